@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks import reports
 from benchmarks.processes import ROOT, finished
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 
 # What differs from BERT-large; the tiny model is for a try without an accelerator.
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
@@ -200,7 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("raw", nargs="+", type=Path, help="figures.jsonl of on_a_card.py")
     parser.add_argument("--output", type=Path, required=True, help="without suffix")
-    arguments = parser.parse_args(words_with_home())
+    arguments = parser.parse_args(expanded_arguments())
     show(arguments.raw, arguments.output)
 
 

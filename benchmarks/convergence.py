@@ -22,7 +22,7 @@ from demo.picture import read_metrics
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import rules
-from mlperf_bert.options import whole_number, words_with_home
+from mlperf_bert.options import expanded_arguments, whole_number
 
 VARIANTS = {
     "float32": "",
@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=whole_number, default=3, help="number of seeds")
     parser.add_argument("--output", type=Path, default="build/convergence", help="a folder")
-    args = parser.parse_args(words_with_home())
+    args = parser.parse_args(expanded_arguments())
     output, start = args.output.resolve(), time.monotonic()
     needed: dict[str, list[dict]] = {variant: [] for variant in VARIANTS}
     for seed in range(1, args.seeds + 1):

@@ -26,7 +26,7 @@ from pathlib import Path
 from mlperf_bert.data import parts
 from mlperf_bert.files.whole import digest
 from mlperf_bert.messages import ends_in_one_line, lasting
-from mlperf_bert.options import whole_number, words_with_home
+from mlperf_bert.options import expanded_arguments, whole_number
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--max_seq_length=512", "--max_predictions_per_seq=76", "--dupe_factor=10"]
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
     parser.add_argument("--nltk_data", type=absolute_path, help="punkt data for the reference")
-    args = parser.parse_args(words_with_home())
+    args = parser.parse_args(expanded_arguments())
     if not (args.text and args.vocab_file) and not args.wiki:
         parser.error("give --text and --vocab_file, or --wiki, or all three")
     if bool(args.reference) != bool(args.reference_python):

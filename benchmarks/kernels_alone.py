@@ -22,7 +22,7 @@ import numpy as np
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.model import kernel_call
 from mlperf_bert.model.kernels import BLOCK, HEAD_SIZE, INNER, NUM_HEADS, ROWS, STEPS
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 
 SEED, RATE = (5, -7), 0.1
 Of = Callable[[str, tuple, Sequence], Callable]
@@ -55,7 +55,7 @@ def ranges(ids: np.ndarray) -> np.ndarray:
 
 
 def kept(first_row: int, rows: int, columns: int) -> np.ndarray:
-    """What dropout multiplies with, [rows, columns]: the hash of fusion._keep, by numpy."""
+    """What dropout multiplies with, [rows, columns]: fusion._drop_elements' hash, by numpy."""
 
     def mixed(bits, shift, factor):
         return (bits ^ (bits >> np.uint32(shift))) * np.uint32(factor)
@@ -179,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("steps", type=Path, nargs="*", help="exported, for their masks")
     parser.add_argument("--output", type=Path, required=True, help="a .json file")
-    arguments = parser.parse_args(words_with_home())
+    arguments = parser.parse_args(expanded_arguments())
     masks: dict = {"full": np.ones((56, 512), np.int32)}
     for folder in arguments.steps:
         with np.load(folder / "batches.npz") as arrays:

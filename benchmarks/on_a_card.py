@@ -39,7 +39,7 @@ from benchmarks import accelerator, reports
 from benchmarks.processes import finished, in_a_process
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.options import whole_number, words_with_home
+from mlperf_bert.options import expanded_arguments, whole_number
 
 STEPS_OF_A_CALL = 10
 
@@ -256,7 +256,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--torch_python", help="an interpreter with torch and transformers")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, also on a CPU")
     parser.add_argument("--prepare", action="store_true", help="only make what --data lacks")
-    return parser.parse_args(words_with_home())
+    return parser.parse_args(expanded_arguments())
 
 
 @ends_in_one_line("on_a_card")

@@ -33,7 +33,7 @@ from pathlib import Path
 from benchmarks import accelerator, on_a_card
 from benchmarks.processes import ROOT
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 
 LOCK = ROOT / "environment" / "requirements.lock"
 OF_JAX = set("jax jaxlib ml-dtypes numpy opt-einsum scipy".split())
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--has", nargs="*", default=[], help="packages that the machine has, too")
     parser.add_argument("--first_only", action="store_true", help="without packages")
     parser.add_argument("--tiny", action="store_true", help="for on_a_card --tiny")
-    options = parser.parse_args(words_with_home())
+    options = parser.parse_args(expanded_arguments())
     on_a_card.prepare(options.output / "data", on_a_card.TINY if options.tiny else on_a_card.LARGE)
     pack_first(options.output)
     if options.first_only:

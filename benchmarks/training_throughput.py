@@ -55,7 +55,7 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.options import whole_number, words_with_home
+from mlperf_bert.options import expanded_arguments, whole_number
 from mlperf_bert.portable import flop
 
 FOLDER = processes.ROOT / "benchmarks" / "contestants"
@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     for name, packages in INTERPRETERS.items():
         parser.add_argument(f"--{name}_python", type=absolute_path, help=f"has {packages}")
-    args = parser.parse_args(words_with_home())
+    args = parser.parse_args(expanded_arguments())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` is run
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")

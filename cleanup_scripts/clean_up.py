@@ -22,7 +22,7 @@ if __name__ == "__main__":
 from mlperf_bert.data import articles, gathering, punkt, segmentation, stages, wiki
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import with_home, words_with_home
+from mlperf_bert.options import expand_home, expanded_arguments
 
 RAW = "glob of the raw files"
 SUFFIXES = ("suffix of the input files", "suffix of the output files")
@@ -40,7 +40,7 @@ def parsed(parser: argparse.ArgumentParser, **flags: tuple[object, str]) -> argp
             continue
         value = {"required": True} if default is kind else {"default": default}
         parser.add_argument(f"--{name}", type=kind, help=meaning, **value)
-    args = parser.parse_args(words_with_home(may_be_empty=MAY_BE_EMPTY))
+    args = parser.parse_args(expanded_arguments(may_be_empty=MAY_BE_EMPTY))
     for name, value in vars(args).items():
         for text in value if isinstance(value, list) else [str(value)]:
             paths.require_local(text, flag=name)
@@ -142,7 +142,7 @@ def do_gather(parser: argparse.ArgumentParser) -> None:
         check=(False, "look at --out_dir, write nothing"),
     )
     files = stages.input_files(args.data)
-    folder = Path(with_home(args.out_dir))  # the default has not passed through a shell
+    folder = Path(expand_home(args.out_dir))  # the default has not passed through a shell
     parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
     named = {
         gathering.part_name(number, args.num_outputs): [name + args.input_suffix for name in names]

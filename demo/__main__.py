@@ -29,7 +29,7 @@ from pathlib import Path
 from mlperf_bert.files import paths
 from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import MAX_SEED, words_with_home
+from mlperf_bert.options import MAX_SEED, expanded_arguments
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MARK_FILE = "made_by_the_demo"
@@ -216,7 +216,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/demo"))
     parser.add_argument("--runtime", choices=RUNTIMES, default="auto", help="of the training")
-    arguments = parser.parse_args(words_with_home())
+    arguments = parser.parse_args(expanded_arguments())
     signals.raise_on_ctrl_c()
     seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
     os.chdir(REPOSITORY)

@@ -19,7 +19,7 @@ from pathlib import Path
 from demo import miniature
 from demo.__main__ import REPOSITORY, local_folder
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from mlperf_bert.submission import campaign, report
 
 REFERENCE_POINTS = REPOSITORY / "demo" / "rcps_miniature.json"
@@ -32,7 +32,7 @@ def main() -> int:
     """Prepares, runs, judges, reports; returns what the campaign returns."""
     parser = argparse.ArgumentParser(prog="python -m demo.campaign")
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/campaign"))
-    arguments = parser.parse_args(words_with_home())
+    arguments = parser.parse_args(expanded_arguments())
     folder, start = arguments.output_dir.resolve(), time.monotonic()
     notes = folder / "notes.json"
     miniature.prepare(folder / "task")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from demo.facts import Facts, make_facts, make_world
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 
 NUM_FILES = 8
 GRAMMAR = Path(__file__).with_name("articles.txt")
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--num_articles", type=int, required=True)
     parser.add_argument("--output_dir", type=Path, required=True)
-    arguments = parser.parse_args(words_with_home())
+    arguments = parser.parse_args(expanded_arguments())
     files = write(arguments.output_dir, seed=arguments.seed, num_articles=arguments.num_articles)
     size_bytes = sum(path.stat().st_size for path in files)
     print(

@@ -10,7 +10,7 @@ keys as copies of queries, so that a token attends to what stands close and to w
 model would need most of the demo's time to find out what a neighbour is.
 """
 
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from mlperf_bert.tensorflow_import import tensorflow
 
 if __name__ == "__main__":
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, default=2000, help="about how many tokens")
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--output_dir", type=Path, required=True)
-    arguments = parser.parse_args(words_with_home())
+    arguments = parser.parse_args(expanded_arguments())
     tokens = learn_vocabulary(matching_files(arguments.input_file), arguments.vocab_size)
     config = tiny_config(len(tokens), arguments.max_seq_length)
     folder = arguments.output_dir / "checkpoint"

@@ -11,7 +11,7 @@ from mlperf_bert.files import errors, json_text
 from mlperf_bert.files.whole import read_regular_file, written_beside
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from pages import BLUE, ORANGE, RED, png
 
 _DRAWN = {"train": ("samples", "loss"), "eval": ("samples", "loss", "masked_lm_accuracy")}
@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.picture")
     parser.add_argument("--metrics_file", type=Path, required=True)
     parser.add_argument("--output_file", type=Path, required=True)
-    arguments = parser.parse_args(words_with_home())
+    arguments = parser.parse_args(expanded_arguments())
     if arguments.output_file.suffix != ".png":
         raise ValueError(f"--output_file={arguments.output_file}: give a name that ends with .png")
     draw(arguments.metrics_file, arguments.output_file)

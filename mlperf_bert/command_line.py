@@ -16,7 +16,7 @@ from absl import app, flags, logging
 
 from mlperf_bert import options
 from mlperf_bert.messages import Problems, as_lines, ends_in_one_line, printable
-from mlperf_bert.options import Option, first_empty, with_home
+from mlperf_bert.options import Option, expand_home, first_empty
 from mlperf_bert.signals import Interrupted, handled, raise_on_ctrl_c
 
 _Configuration = TypeVar("_Configuration")
@@ -56,7 +56,7 @@ def _register_check(name: str, about: Option) -> None:
 
     def read_or_keep(text: str) -> None:
         try:
-            read(with_home(text) if about.path else text)
+            read(expand_home(text) if about.path else text)
         except (flags.Error, ValueError) as error:
             flag.value = _Unreadable(text)
             flag.value.why = error.__context__ or error

@@ -211,7 +211,7 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
-def with_home(path: str) -> str:
+def expand_home(path: str) -> str:
     """The path, or several with commas, with home folders in place of "~" and "~user".
 
     In a bucket's path double slashes and one at the end are removed: there //run is another folder
@@ -225,10 +225,10 @@ def _slash_within(slashes: re.Match) -> str:
     return "" if slashes.end() == len(slashes.string) else "/"
 
 
-def words_with_home(
+def expanded_arguments(
     words: Sequence[str] | None = None, *, may_be_empty: Sequence[str] = ()
 ) -> list[str]:
-    """A command line's words, by default this process's, with `with_home` in those before "--".
+    """A command line's words, by default this process's, with `expand_home` in those before "--".
 
     A shell leaves "~" in --name=~/folder as it is. Ends the process with one line if a word or
     value is empty that is not of an option that `may_be_empty`.
@@ -238,7 +238,7 @@ def words_with_home(
     if empty := first_empty(words[:end], may_be_empty=may_be_empty):
         sys.exit(f"{Path(sys.argv[0]).name}: {empty}: {IS_EMPTY}")
     parts = [_value_of(word) for word in words[:end]]
-    return [name + with_home(value) for name, value in parts] + words[end:]
+    return [name + expand_home(value) for name, value in parts] + words[end:]
 
 
 def first_empty(words: Sequence[str], *, may_be_empty: Sequence[str] = ()) -> str | None:

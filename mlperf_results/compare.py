@@ -30,7 +30,7 @@ import numpy as np
 from scipy import stats
 
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from mlperf_bert.submission.runs import far_off, in_words
 from mlperf_results.sides import (
     MACHINE,
@@ -325,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--figure", choices=(TIME_TO_TRAIN, SAMPLES_PER_SECOND), default=TIME_TO_TRAIN,
         help="the one on which --fail_if_slower rests",
     )  # fmt: skip
-    options = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(expanded_arguments(arguments))
     compared = compare(read_side(options.a), read_side(options.b))
     code, words = 0, ""
     if options.fail_if_slower:

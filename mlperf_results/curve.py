@@ -24,7 +24,7 @@ from mlperf_bert.files.whole import written_beside
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.log_reader import read_run
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, TARGET_MASKED_LM_ACCURACY
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from mlperf_results import published
 from mlperf_results.published import NUM_WEIGHTS_OF_BERT_LARGE, Entry, comparable
 from mlperf_results.runs import runs_in
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.curve")
     parser.add_argument("run", metavar="LOG_OR_FOLDER")
     parser.add_argument("--png", help="file for a picture")
-    options = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(expanded_arguments(arguments))
     if options.png and Path(options.png).suffix != ".png":
         raise ValueError(f"--png={options.png}: give the name of a picture, such as curve.png")
     picture = paths.require_local(options.png, flag="png") if options.png else None

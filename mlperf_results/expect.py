@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import whole_number, words_with_home
+from mlperf_bert.options import expanded_arguments, whole_number
 from mlperf_results import published
 from mlperf_results.published import Entry, comparable, family_of
 
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--count", type=whole_number, required=True, help="of accelerators in the whole system"
     )
     parser.add_argument("--batch", type=whole_number, help="global batch size")
-    options = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(expanded_arguments(arguments))
     family = family_of(options.accelerator, options.count)
     rows = nearest(family, options.count, options.batch, published.load())
     print("\n".join(lines_of(family, options.count, options.batch, rows)))

@@ -18,7 +18,7 @@ from mlperf_results.runs import WAS_RESUMED, RunFiles, runs_in
 
 TIME_TO_TRAIN, SAMPLES_TO_CONVERGE = "time_to_train", "samples_to_converge"
 SAMPLES_PER_SECOND = "samples_per_second"
-FIGURES = TIME_TO_TRAIN, SAMPLES_TO_CONVERGE, SAMPLES_PER_SECOND
+FIGURE_KEYS = TIME_TO_TRAIN, SAMPLES_TO_CONVERGE, SAMPLES_PER_SECOND
 MACHINE = ("host", "processor", "accelerator", "accelerators", "driver", "nodes", "memory")
 """The keys of `Side.made_on` that are hardware, in which A and B should not differ."""
 _DESCRIBED = {
@@ -85,8 +85,8 @@ def read_side(name: str) -> Side:
 
 
 def _known_figures(*figures: float | None) -> dict[str, float]:
-    """Returns the known figures of a run, in the order of `FIGURES`."""
-    return {key: value for key, value in zip(FIGURES, figures) if value}
+    """Returns the known figures of a run, in the order of `FIGURE_KEYS`."""
+    return {key: value for key, value in zip(FIGURE_KEYS, figures) if value}
 
 
 def _why_left_out(files: RunFiles) -> str:

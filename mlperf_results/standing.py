@@ -20,7 +20,7 @@ from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log_reader import CAMPAIGN_RECORD, read_run
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT, RULESETS
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from mlperf_bert.submission.plan import result_files
 from mlperf_bert.submission.system import recorded_devices
 from mlperf_bert.submission.verdict import System, read_system, with_convergence
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the standing; returns 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.standing")
     parser.add_argument("runs", nargs="+", metavar="RUN_OR_ORG_DIR")
-    options = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(expanded_arguments(arguments))
     entries = published.load()
     rows = [own for name in options.runs for own in read_own(name)]
     for own in rows:

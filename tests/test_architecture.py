@@ -19,17 +19,18 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "mlperf_bert"
 
 # What a run executes, level by level.
-HEART = [
+CORE = [
     {"files"},
     {"mlperf", "data", "model", "optimization"},
     {"checkpoints", "input"},
     {"programs"},
     {"training"},
 ]
-# What a counted run does not execute: it may import the heart, which knows nothing of it.
-GUESTS = [{"convert", "submission", "finetuning", "portable"}]
-LEVELS = [*HEART, *GUESTS]  # a room may import those of the levels before its own, no sibling
-# Which of our own packages each product imports, and a guest that draws.
+# What a counted run does not execute: it may import the core, which knows nothing of it.
+USERS_OF_CORE = [{"convert", "submission", "finetuning", "portable"}]
+# A subpackage may import those of the levels before its own, no sibling.
+LEVELS = [*CORE, *USERS_OF_CORE]
+# Which of our own packages each product imports, and a subpackage that draws.
 MAY_IMPORT = {
     "pages": {"pages"},
     "tracing": {"tracing"},
@@ -37,7 +38,7 @@ MAY_IMPORT = {
     PACKAGE: {PACKAGE},
     f"{PACKAGE}/submission": {"pages", PACKAGE},
 }
-# Commands of guests that run TensorFlow take flags as the root scripts do.
+# Commands that use the core and run TensorFlow take flags as the root scripts do.
 COMMANDS_WITH_FLAGS = {
     "convert/from_hugging_face.py",
     "convert/to_hugging_face.py",
@@ -74,20 +75,20 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT / PACKAGE).as_posix()
 
 
-def code_of(room: str) -> list[Path]:
+def code_of(folder: str) -> list[Path]:
     """Without tests, and without what measures a product."""
     beside = {"tests", "benchmarks"}
-    return [path for path in (ROOT / room).rglob("*.py") if not beside & set(path.parts)]
+    return [path for path in (ROOT / folder).rglob("*.py") if not beside & set(path.parts)]
 
 
-def level_of(room: str) -> int:
-    return next(number for number, rooms in enumerate(LEVELS) if room in rooms)
+def level_of(subpackage: str) -> int:
+    return next(number for number, subpackages in enumerate(LEVELS) if subpackage in subpackages)
 
 
-def rooms_imported(path: Path) -> set[str]:
+def subpackages_imported(path: Path) -> set[str]:
     parts = (name.split(".") for name in imports_of(path))
-    rooms = set.union(*LEVELS)
-    return {p[1] for p in parts if p[0] == PACKAGE and len(p) > 1 and p[1] in rooms}
+    subpackages = set.union(*LEVELS)
+    return {p[1] for p in parts if p[0] == PACKAGE and len(p) > 1 and p[1] in subpackages}
 
 
 def is_there(module: str) -> bool:
@@ -96,7 +97,7 @@ def is_there(module: str) -> bool:
     return place.is_dir() or place.with_suffix(".py").is_file()
 
 
-OURS = [*SCRIPTS, *sorted(path for room in OUR_OWN for path in (ROOT / room).rglob("*.py"))]
+OURS = [*SCRIPTS, *sorted(path for name in OUR_OWN for path in (ROOT / name).rglob("*.py"))]
 
 
 def test_what_is_imported_of_ours_is_there():
@@ -134,11 +135,11 @@ def test_a_test_file_of_400_lines_says_why():
 def test_imports_go_one_way():
     for path in MODULES:
         if path.parent == ROOT / PACKAGE:
-            assert rooms_imported(path) <= {"files"}, path
+            assert subpackages_imported(path) <= {"files"}, path
             continue
-        room = path.relative_to(ROOT / PACKAGE).parts[0]
-        for other in rooms_imported(path) - {room}:
-            assert level_of(other) < level_of(room), f"{name_of(path)} imports {other}"
+        subpackage = path.relative_to(ROOT / PACKAGE).parts[0]
+        for other in subpackages_imported(path) - {subpackage}:
+            assert level_of(other) < level_of(subpackage), f"{name_of(path)} imports {other}"
 
 
 def test_what_describes_a_run_is_on_the_ground_floor():
@@ -147,10 +148,10 @@ def test_what_describes_a_run_is_on_the_ground_floor():
 
 
 @pytest.mark.parametrize("script", ["run_pretraining.py", "create_pretraining_data.py"])
-def test_a_run_and_its_data_need_no_guest(script):
+def test_a_run_and_its_data_import_nothing_that_uses_the_core(script):
     """By `test_imports_go_one_way` what they import does not either.
 
-    A function of a script may hand a guest's event to the run, which knows events only.
+    A function of a script may hand an event of theirs to the run, which knows events only.
     """
     at_the_top = {
         f"{node.module}.{name.name}".split(".")[1]
@@ -158,7 +159,7 @@ def test_a_run_and_its_data_need_no_guest(script):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE
         for name in node.names
     }
-    assert "command_line" in at_the_top and not at_the_top & set.union(*GUESTS)
+    assert "command_line" in at_the_top and not at_the_top & set.union(*USERS_OF_CORE)
 
 
 def test_a_product_imports_only_what_it_may():
@@ -214,8 +215,8 @@ def test_the_page_names_what_reads_the_environment():
 
 COMMANDS = [
     path
-    for room in (PACKAGE, "benchmarks", "cleanup_scripts", "demo", "mlperf_results")
-    for path in (ROOT / room).rglob("*.py")
+    for folder in (PACKAGE, "benchmarks", "cleanup_scripts", "demo", "mlperf_results")
+    for path in (ROOT / folder).rglob("*.py")
     if path not in ALONE and "tests" not in path.parts
 ]
 
@@ -233,10 +234,10 @@ def test_every_command_line_expands_the_home_folder_and_refuses_empty_values():
     assert calls
     for path, call in calls:
         given = ast.unparse(call.args[0]) if call.args else ""
-        expands = re.fullmatch(r"words_with_home\((arguments)?\)", given)
+        expands = re.fullmatch(r"expanded_arguments\((arguments)?\)", given)
         is_clean_up = path.name == "clean_up.py" and "may_be_empty=MAY_BE_EMPTY" in given
         assert expands or is_clean_up, (
-            f"{path}:{call.lineno}: give parse_args words_with_home(arguments)"
+            f"{path}:{call.lineno}: give parse_args expanded_arguments(arguments)"
         )
 
 
@@ -338,8 +339,8 @@ WITHOUT = {
     "tracing/__main__.py": {"matplotlib", "pandas", *TENSORFLOW},
 }
 RESULTS = {f"mlperf_results.{path.stem}" for path in (ROOT / "mlperf_results").glob("[!_]*.py")}
-# What only --check, --do_eval, the speed options, other commands or guests need; and Keras 3, which
-# would take a fifth of the time that all imports take.
+# What only --check, --do_eval, the speed options, other commands or users of the core need; and
+# Keras 3, which would take a fifth of the time that all imports take.
 NOT_OF_A_RUN = """training.inspection training.offline model.encoder model.fusion data.stages
     mlperf.joining""".split()
 IMPORTED = {
@@ -360,7 +361,7 @@ def test_the_packages_of_others_do_not_load_it_either(modules):
     assert not imported_by(modules) & IMPORTED[modules]
 
 
-# What `import run_pretraining` loads of ours. As a room: more needs a named capability.
+# What `import run_pretraining` loads of ours. As of a subpackage: more needs a named capability.
 MOST_FILES_OF_A_RUN, MOST_LINES_OF_A_RUN = 67, 11_700
 
 

@@ -14,7 +14,7 @@ from mlperf_bert import options
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.config import STEP_FIGURES
 from mlperf_bert.programs.tf_trainer import Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.config import RunConfig
@@ -30,7 +30,7 @@ def build_trainer(task: dict) -> Trainer:
     defaults = {name: about.default for name, about in options.flags_of(RunConfig).items()}
     config = RunConfig(**options.values_of(RunConfig, defaults | flags, {}), cluster=None)
     model = BertConfig.from_json_file(task["bert_config_file"])
-    _, trainer = build.build_trainer(config, model, seed=1, compiled=config.compilation)
+    _, trainer = build.build_trainer(config, model, seed=1, compilation=config.compilation)
     size, packs = task["batch_size"], task["pack_sequences"]
     trainer.warm_up(pipeline.synthetic_batches(SHAPE, batch_size=size, pack_sequences=packs))
     return trainer
@@ -53,7 +53,7 @@ def main() -> None:
     trainer = build_trainer(task)
     batches = trainer.batches(lambda _: training_batches(task))
     while True:
-        figures = dict(zip(FIGURES, trainer.train(batches, tf.constant(1)).numpy()[0]))
+        figures = dict(zip(STEP_FIGURES, trainer.train(batches, tf.constant(1)).numpy()[0]))
         print("STEP", int(figures["num_real_tokens"]), flush=True)
 
 

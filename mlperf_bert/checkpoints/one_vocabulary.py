@@ -49,9 +49,9 @@ def known_of(
       folders: of a model's files and of runs.
     """
     known = [
-        recorded(f"the data in {folder}", made.parameters)
+        recorded(f"the data in {folder}", data_set.parameters)
         for folder, data_sets in (data or {}).items()
-        for made in data_sets
+        for data_set in data_sets
     ]
     for folder in dict.fromkeys(folders):
         if paths.is_file(folder / vocabulary.NAME):

@@ -108,19 +108,19 @@ def write_dataset(
     whole.require_apart(named, [*texts, config.vocab_file], remedy="give another --output_dir")
     failures: dict[str, str] = {}
     with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS):
-        made = _record_to_go_on(folder, config.parameters(tokenizer.vocabulary), inputs)
-        missing = _missing(folder, made, inputs)
+        data_set = _record_to_go_on(folder, config.parameters(tokenizer.vocabulary), inputs)
+        missing = _missing(folder, data_set, inputs)
         with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
             for name, result in results:
                 if isinstance(result, str):
                     failures[name] = result
                     continue
-                made.inputs[name], made.files[name] = result
-                parts.write(folder, parts.PARTS, made)
+                data_set.inputs[name], data_set.files[name] = result
+                parts.write(folder, parts.PARTS, data_set)
     if failures:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(failures.items()))
         raise ValueError(f"{len(failures)} of {len(inputs)} parts failed, run again: {listed}")
-    return made, sorted(missing)
+    return data_set, sorted(missing)
 
 
 def _record_to_go_on(
@@ -129,7 +129,7 @@ def _record_to_go_on(
     """The record of the folder's parts; a new one is written."""
     remedy = "choose another --output_dir or remove the old data"
     before = parts.read(folder).get(parts.PARTS)
-    made = parts.DataSet(
+    data_set = parts.DataSet(
         parameters=parameters,
         inputs=before.inputs if before else {},
         files=before.files if before else {},
@@ -137,15 +137,15 @@ def _record_to_go_on(
     if before is None:
         if foreign := next((name for name in sorted(names) if (folder / name).exists()), None):
             raise ValueError(f"{folder}: holds {foreign}, and no record of its origin; {remedy}")
-        parts.write(folder, parts.PARTS, made)
-        return made
+        parts.write(folder, parts.PARTS, data_set)
+        return data_set
     for name, value in parameters.items():
         if (there := before.parameters.get(name)) != value:
             raise ValueError(f"{folder}: made with {name}={there}, now it is {value}; {remedy}")
-    return made
+    return data_set
 
 
-def _missing(folder: Path, made: parts.DataSet, inputs: Mapping[str, str]) -> dict[str, str]:
+def _missing(folder: Path, data_set: parts.DataSet, inputs: Mapping[str, str]) -> dict[str, str]:
     """Name -> text of every part that differs from its record, or whose text does.
 
     Sizes are always compared; the content only of files changed since the record was written, so
@@ -154,16 +154,16 @@ def _missing(folder: Path, made: parts.DataSet, inputs: Mapping[str, str]) -> di
     since = folder / parts.NAME
 
     def is_done(name: str) -> bool:
-        if name not in made.inputs or name not in made.files:
+        if name not in data_set.inputs or name not in data_set.files:
             return False
-        files = ((Path(inputs[name]), made.inputs[name]), (folder / name, made.files[name]))
+        files = ((Path(inputs[name]), data_set.inputs[name]), (folder / name, data_set.files[name]))
         return not any(parts.difference(path, file, since=since) for path, file in files)
 
     return {name: path for name, path in inputs.items() if not is_done(name)}
 
 
 def summary(
-    made: parts.DataSet,
+    data_set: parts.DataSet,
     *,
     num_made: int,
     seconds: float,
@@ -172,13 +172,13 @@ def summary(
     """The numbers of parts, examples and bytes, the time, and how many passes runs need.
 
     Args:
-      made: all parts.
+      data_set: all parts.
       num_made: parts made by this run in `seconds`.
       samples_needed: global batch size -> samples a run needs on average.
     """
-    files = made.files.values()
+    files = data_set.files.values()
     examples, num_bytes = (sum(getattr(f, n) for f in files) for n in ("examples", "bytes"))
-    first = made.parameters["examples_per_part"]
+    first = data_set.parameters["examples_per_part"]
     kind = f"the first {first} examples of each part: a uniform sample, not fit for a submission"
     return "\n".join(
         [

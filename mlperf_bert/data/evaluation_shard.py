@@ -59,11 +59,11 @@ def pick(config: PickConfig) -> int:
                 file.write(frame.framed)
                 position += 1
     source, picked = Path(input_path), Path(output_path)
-    made_from = [made.parameters for made in parts.of_files([input_path])[source.parent]]
-    made = parts.DataSet(
+    made_from = [each.parameters for each in parts.of_files([input_path])[source.parent]]
+    data_set = parts.DataSet(
         parameters={**next(iter(made_from), {}), "picked": num_examples_to_pick},
         inputs={source.name: parts.describe(source, examples=num_examples)},
         files={picked.name: parts.describe(picked, examples=num_examples_to_pick)},
     )
-    parts.write(picked.parent, picked.name, made)
+    parts.write(picked.parent, picked.name, data_set)
     return num_examples

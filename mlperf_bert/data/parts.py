@@ -73,15 +73,15 @@ def of_files(
     for file in map(paths.location, files):
         names.setdefault(file.parent, set()).add(file.name)
     return {
-        folder: [made for made in read(folder).values() if made.files.keys() & names[folder]]
+        folder: [each for each in read(folder).values() if each.files.keys() & names[folder]]
         for folder in sorted(names, key=str)
     }
 
 
-def write(folder: Path, name: str, made: DataSet) -> None:
+def write(folder: Path, name: str, data_set: DataSet) -> None:
     """Replaces a data set in the record of a folder."""
     content = {each: dataclasses.asdict(there) for each, there in read(folder).items()}
-    content[name] = dataclasses.asdict(made)
+    content[name] = dataclasses.asdict(data_set)
     for kind in ("inputs", "files"):  # parts end in any order
         content[name][kind] = dict(sorted(content[name][kind].items()))
     write_record(folder / NAME, content)

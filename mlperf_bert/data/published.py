@@ -44,8 +44,8 @@ def verify(folder: Path) -> list[str]:
     sets = parts.read(folder)
     if not sets:
         raise ValueError(f"{folder}: no {parts.NAME}; make the data with --output_dir")
-    files = {name: file for made in sets.values() for name, file in made.files.items()}
-    texts = {name: text for made in sets.values() for name, text in made.inputs.items()}
+    files = {name: file for data_set in sets.values() for name, file in data_set.files.items()}
+    texts = {name: text for data_set in sets.values() for name, text in data_set.inputs.items()}
     issues = []
     with Progress(
         total=sum(file.bytes for file in files.values()), unit="B", description="verify"

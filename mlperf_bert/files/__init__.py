@@ -1,1 +1,1 @@
-"""Paths, whole files, locks and records, local or in a bucket; no other room asks which."""
+"""Paths, whole files, locks and records, local or in a bucket; no other subpackage asks which."""

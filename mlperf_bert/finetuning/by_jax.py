@@ -11,7 +11,7 @@ from mlperf_bert.finetuning.splits import Features
 from mlperf_bert.finetuning.task_trainer import TaskTrainer
 from mlperf_bert.messages import Finding
 from mlperf_bert.model import tf_models
-from mlperf_bert.options import with_home
+from mlperf_bert.options import expand_home
 from mlperf_bert.programs import jax_step
 from mlperf_bert.programs.contract import LocalState
 from mlperf_bert.programs.device_state import CompiledFunctions
@@ -20,7 +20,7 @@ from mlperf_bert.training import devices, fit
 
 def mesh_of(config: FinetuningConfig) -> Mesh:
     """One device of the kind that a configuration asks for."""
-    cache_dir = with_home(config.jax_compilation_cache_dir) or None
+    cache_dir = expand_home(config.jax_compilation_cache_dir) or None
     return jax_step.mesh_of(devices.all_of_jax(config.device, cache_dir=cache_dir)[:1])
 
 

@@ -27,7 +27,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 
 # Source: Devlin et al.'s code, which tf-models keeps: masked scores and LayerNorm's epsilon.
-_MASKED = -1e9
+_MASKED_SCORE = -1e9
 _EPSILON = 1e-12
 
 
@@ -56,7 +56,7 @@ class Passes:
         self._bias_gradient = self._compiled(_sum_of_rows)
         if sums_of_vectors:
             self._bias_gradient = self._compiled(_sum_of_rows_by_vectors)
-        self._masked = self._compiled(_keep)
+        self._dropout_pass = self._compiled(_drop_elements)
         self._scores_gradient = self._compiled(_scores_gradient)
 
     def attention(
@@ -79,7 +79,7 @@ class Passes:
         )
         # The mask is added, not selected: a query without any allowed key attends to all keys
         # alike, as in the reference, and no row divides 0 by 0.
-        bias = tf.where(allowed, 0.0, _MASKED)
+        bias = tf.where(allowed, 0.0, _MASKED_SCORE)
 
         @tf.custom_gradient
         def attend(query, key, value):
@@ -94,7 +94,7 @@ class Passes:
                 probabilities = _behind_barrier(probabilities)
             dropped = probabilities
             if seed is not None:
-                dropped = self._masked(probabilities, seed, rate)
+                dropped = self._dropout_pass(probabilities, seed, rate)
             context = tf.matmul(dropped, value)
 
             def backward(up):
@@ -164,7 +164,8 @@ class Passes:
         @tf.custom_gradient
         def drop(values):
             # y = x * m / (1 - rate), so that dy/dx is the same pass with the same bits.
-            return self._masked(values, seed, rate), lambda up: self._masked(up, seed, rate)
+            dropped = self._dropout_pass(values, seed, rate)
+            return dropped, lambda up: self._dropout_pass(up, seed, rate)
 
         return drop(inputs)
 
@@ -268,7 +269,7 @@ def _scores_gradient(of_dropped, probabilities, upstream, context, seed, rate) -
     sums = _row_sums(tf.cast(upstream, tf.float32) * tf.cast(context, tf.float32))
     of_probabilities = tf.cast(of_dropped, tf.float32)
     if seed is not None:
-        of_probabilities = _keep(of_probabilities, seed, rate)
+        of_probabilities = _drop_elements(of_probabilities, seed, rate)
     gradient = tf.cast(probabilities, tf.float32) * (of_probabilities - sums)
     return tf.cast(gradient, of_dropped.dtype)
 
@@ -296,7 +297,7 @@ def _column_sums(values: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(functools.reduce(operator.add, tf.unstack(slices)), axis=0)
 
 
-def _keep(values: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+def _drop_elements(values: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
     """Zeroes elements where 31 bits of the hash are below the rate, scales up the others."""
     width = values.shape[-1]
     # 31 bits are never negative as int32, so that the comparison needs no unsigned type.

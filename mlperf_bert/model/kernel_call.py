@@ -26,6 +26,6 @@ def config(name: str, grid: tuple[int, int, int]) -> str:
 
 
 def dropout(rate: float) -> tuple[int, int]:
-    """Threshold, and the bits of the float32 factor as a whole number, as in fusion._keep."""
+    """Threshold, and the bits of the float32 factor as a whole number: fusion._drop_elements."""
     factor = np.float32(1.0) / (np.float32(1.0) - np.float32(rate))
     return int(np.float32(rate) * np.float32(2.0**31)), int(factor.view(np.int32))

@@ -66,8 +66,10 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
     holds_weights = bool(config.init_checkpoint or wanted.num_recorded_steps)
     with contextlib.nullcontext() if holds_weights else _weights_not_set():
-        compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
-        _, trainer = build.build_trainer(config, setup.bert_config, seed=seed, compiled=compiled)
+        compilation = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
+        _, trainer = build.build_trainer(
+            config, setup.bert_config, seed=seed, compilation=compilation
+        )
     evaluator = Evaluator(model=trainer.model)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)

@@ -3,7 +3,7 @@
 import dataclasses
 
 LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
-FIGURES = (*LOSSES, "num_real_tokens", "num_rows", "input_wait_seconds")
+STEP_FIGURES = (*LOSSES, "num_real_tokens", "num_rows", "input_wait_seconds")
 """What a step of pre-training reports, in this order."""
 
 

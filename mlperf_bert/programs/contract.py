@@ -35,7 +35,7 @@ class TrainerContract(Protocol):
     def fetch_state(self) -> None:
         """Brings the state back to TensorFlow's variables."""
 
-    def gathered(self, values: Sequence[float]) -> np.ndarray:
+    def gather(self, values: Sequence[float]) -> np.ndarray:
         """The values of every process, the chief first: [processes, values]."""
 
 
@@ -52,7 +52,7 @@ class PretrainerContract(TrainerContract, Protocol):
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
         """Compiles the step on one batch of every shape, and leaves no other trace."""
 
-    def profiled(self, directory: str) -> AbstractContextManager:
+    def profiling(self, directory: str) -> AbstractContextManager:
         """Profiles what happens within, for TensorBoard."""
 
 
@@ -72,6 +72,6 @@ class LocalState:
     def fetch_state(self) -> None:
         """Nothing: the state is where the variables are."""
 
-    def gathered(self, values: Sequence[float]) -> np.ndarray:
+    def gather(self, values: Sequence[float]) -> np.ndarray:
         """The values of this process, which is the only one: [1, values]."""
         return np.array([values])

@@ -59,7 +59,7 @@ class JaxTrainer(DeviceState):
         self.model, self.optimizer, self.step = trainer.model, trainer.optimizer, trainer.step
         self.variables_to_train, self.state = trainer.variables_to_train, trainer.state
 
-    def profiled(self, directory: str) -> AbstractContextManager:
+    def profiling(self, directory: str) -> AbstractContextManager:
         """Profiles what happens within, for TensorBoard."""
         return jax.profiler.trace(directory)
 
@@ -68,9 +68,9 @@ class JaxTrainer(DeviceState):
 
         Returns: as `Trainer.train`.
 
-        Nothing here waits for the devices before the end, except `_filled`: they compute while the
-        next batch is drawn and sent. A step has waited for its batch if the step before it ended
-        meanwhile; the figure is the longest wait that the devices can have had.
+        Nothing here waits for the devices before the end, except `_pad_rows`: they compute while
+        the next batch is drawn and sent. A step has waited for its batch if the step before it
+        ended meanwhile; the figure is the longest wait that the devices can have had.
         """
         results: list[tuple[Any, jax.Array]] = []
         waits = []
@@ -79,7 +79,7 @@ class JaxTrainer(DeviceState):
             drawn = {name: each.numpy() for name, each in next(iterator).items()}
             is_idle = not results or results[-1][0].is_ready()
             waits.append(monotonic() - called if is_idle else 0.0)
-            batch = self._filled(drawn)
+            batch = self._pad_rows(drawn)
             compiled = self._compiled_for(batch)
             on_devices = put_batch(batch | {"seed": self._own_seeds()}, self.mesh)
             # Kept at once: the state before is donated, so it is gone.
@@ -91,13 +91,13 @@ class JaxTrainer(DeviceState):
         figures = [[*losses, *counts, wait] for (losses, counts), wait in zip(fetched, waits)]
         return np.array(figures, np.float32)
 
-    def _filled(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _pad_rows(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Pads a packed batch with empty rows until all processes have equally many."""
         if jax.process_count() == 1 or len(self._compiled) < 2:
             return batch
         rows = len(batch["input_ids"])
         # Only this place within a call waits for the devices: they say what other processes have.
-        missing = int(self.gathered([rows]).max()) - rows
+        missing = int(self.gather([rows]).max()) - rows
         return {
             name: np.pad(each, [(0, missing), *[(0, 0)] * (each.ndim - 1)])
             for name, each in batch.items()
@@ -126,7 +126,7 @@ class JaxTrainer(DeviceState):
             for batch in each_shape
         ]
         # This runs before the steps, which wait for all devices and so for its connections too.
-        self.gathered([0.0])
+        self.gather([0.0])
         self.train(iter(together), tf.constant(len(together)))
         for variable, value in kept:
             variable.assign(value)
@@ -166,7 +166,7 @@ class JaxTrainer(DeviceState):
         All processes must call it.
         """
         own = super().usable_bytes()
-        return own and int(self.gathered([own]).min())
+        return own and int(self.gather([own]).min())
 
     def lowered(
         self, batches: Sequence[dict[str, tf.Tensor]]
@@ -206,7 +206,7 @@ class JaxTrainer(DeviceState):
             dataset = dataset.padded_batch(self._num_local, drop_remainder=True).map(_merged)
         return iter(dataset)
 
-    def gathered(self, values: Sequence[float]) -> np.ndarray:
+    def gather(self, values: Sequence[float]) -> np.ndarray:
         """The values of every process, the chief first: [processes, values]."""
         if jax.process_count() == 1:
             return np.array([values])

@@ -80,8 +80,8 @@ def read_or_export(
 def _digest_of_code() -> str:
     """One digest of all that decides how a step is exported: our files and libraries' versions."""
     package = Path(__file__).parents[1]
-    rooms = ("model", "optimization", "programs")
-    every = (file for room in rooms for file in sorted((package / room).rglob("*")))
+    subpackages = ("model", "optimization", "programs")
+    every = (file for name in subpackages for file in sorted((package / name).rglob("*")))
     files = [file for file in every if file.suffix in (".py", ".mlir")]
     versions = [
         tf.__version__,

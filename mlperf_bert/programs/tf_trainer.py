@@ -15,7 +15,7 @@ from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.optimization.optimizers import GradientAggregationOptimizer
-from mlperf_bert.programs.config import FIGURES, NO_COMPILATION, Compilation
+from mlperf_bert.programs.config import NO_COMPILATION, STEP_FIGURES, Compilation
 from mlperf_bert.programs.contract import LocalState, PretrainerContract
 
 
@@ -39,7 +39,7 @@ class Trainer(LocalState, tf.Module):
         optimizer: GradientAggregationOptimizer,
         batch_size: int,
         normalization: str = "global",
-        compiled: Compilation = NO_COMPILATION,
+        compilation: Compilation = NO_COMPILATION,
     ):
         """Wraps the parts; `batch_size` is that of one micro-batch, over all devices."""
         super().__init__(name="trainer")
@@ -49,7 +49,7 @@ class Trainer(LocalState, tf.Module):
         self.normalization = normalization
         self.variables_to_train = optimizer.variables_to_train
         self._gradients_of, self._apply = self.gradients_of, self.apply
-        if compiled.step:  # as two programs: TensorFlow keeps the order of `_micro_step`
+        if compilation.step:  # as two programs: TensorFlow keeps the order of `_micro_step`
             self._gradients_of, self._apply = (
                 tf.function(half, jit_compile=True, autograph=False)
                 for half in (self.gradients_of, self.apply)
@@ -77,13 +77,13 @@ class Trainer(LocalState, tf.Module):
         AutoGraph turns the loop and the condition on the step into TensorFlow's.
 
         Returns: float32 [num_steps, figures], for each step the losses before it, the counts of its
-        batch, and how long it waited for the batch, in the order of `FIGURES`.
+        batch, and how long it waited for the batch, in the order of `STEP_FIGURES`.
 
         TensorFlow draws the next batch while a step computes. So a step waits from the end of the
         step before it, or from the call, until its batch is there: meanwhile nothing is computed.
         """
         # Figures stay on the device until the loop ends: one transfer a call, not one a step.
-        history = tf.TensorArray(tf.float32, size=num_steps, element_shape=[len(FIGURES)])
+        history = tf.TensorArray(tf.float32, size=num_steps, element_shape=[len(STEP_FIGURES)])
         idle_since = tf.timestamp()  # seconds, float64
         for index in tf.range(num_steps):
             batch = next(iterator)
@@ -200,7 +200,7 @@ class Trainer(LocalState, tf.Module):
         """An iterator over what `make_dataset` makes for one process with one device."""
         return iter(make_dataset(tf.distribute.InputContext()))
 
-    def profiled(self, directory: str) -> AbstractContextManager:
+    def profiling(self, directory: str) -> AbstractContextManager:
         """Profiles what happens within, for TensorBoard."""
         return tf.profiler.experimental.Profile(directory)
 
@@ -224,8 +224,8 @@ class SleepingTrainer:
         self.step, self.state = trainer.step, trainer.state
         self.variables_to_train = trainer.variables_to_train
         self.put_state, self.fetch_state = trainer.put_state, trainer.fetch_state
-        self.batches, self.gathered = trainer.batches, trainer.gathered
-        self.profiled = trainer.profiled
+        self.batches, self.gather = trainer.batches, trainer.gather
+        self.profiling = trainer.profiling
 
     def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
         """Fetches `num_steps` batches, and sleeps after each; returns zeros and the waits."""
@@ -237,7 +237,7 @@ class SleepingTrainer:
             sleep(self._step_seconds)
             self.step.assign_add(1)
         # The wait is the last of the figures.
-        return tf.pad(tf.constant(waits)[:, None], [[0, 0], [len(FIGURES) - 1, 0]])
+        return tf.pad(tf.constant(waits)[:, None], [[0, 0], [len(STEP_FIGURES) - 1, 0]])
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
         """Does nothing: there is nothing to compile."""
@@ -281,7 +281,7 @@ def timed_train_steps(
             # for the device, whose time is measured here.
             figures = np.asarray(trainer.train(batches, tf.constant(num_steps)))
             # The device has measured the waiting; seen from here, a call is all computing.
-            waited = figures[:, FIGURES.index("input_wait_seconds")].sum(dtype=float)
+            waited = figures[:, STEP_FIGURES.index("input_wait_seconds")].sum(dtype=float)
             time.move(waited, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
         return figures, sum(ledger.difference(time.read(), before).values())
 

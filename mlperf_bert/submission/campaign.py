@@ -35,7 +35,7 @@ from mlperf_bert.mlperf import convergence, log_reader
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.log_reader import RunResult
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from mlperf_bert.signals import Interrupted, handled
 from mlperf_bert.submission import system
 from mlperf_bert.submission.folder import division_of, write_submission
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--system_description", help="JSON file of fields that the machine does not show"
     )
     parser.add_argument("--custom_rcps", help="JSON file of other RCPs")
-    options = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(expanded_arguments(arguments))
     campaign = Campaign(
         org=options.org,
         system=options.system,

@@ -15,7 +15,7 @@ from pathlib import Path
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import RULESETS
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from mlperf_bert.submission import official
 
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dest="rulesets",
         help="may be given several times; default: all from 1.0.0 to 5.0.0",
     )
-    options = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(expanded_arguments(arguments))
     verdicts = [
         check_log(log, ruleset)
         for log in map(paths.require_local, options.logs)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlperf_bert.mlperf.log_reader import LOG_NAME, RESULT_LOG
-from mlperf_bert.options import with_home
+from mlperf_bert.options import expand_home
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
@@ -136,7 +136,7 @@ def _names_of(words: Sequence[str], *, read: frozenset[str] = frozenset()) -> se
         if word.startswith("-"):
             name, equals, value = word.strip().lstrip("-").partition("=")
             names.add(name)
-            value = with_home(value if equals else following)
+            value = expand_home(value if equals else following)
             if name == "flagfile" and value not in read:
                 with contextlib.suppress(OSError, UnicodeDecodeError):  # the run will report it
                     lines = Path(value).read_text(encoding="utf-8").splitlines()

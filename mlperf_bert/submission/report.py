@@ -21,7 +21,7 @@ from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log_reader import CAMPAIGN_RECORD, RECORD_NAME, RunResult
 from mlperf_bert.mlperf.rules import RULESETS
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from mlperf_bert.submission import report_charts
 from mlperf_bert.submission.runs import far_off
 from mlperf_bert.submission.verdict import SystemVerdict, judge
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--custom_rcps", help="JSON file of other RCPs")
     parser.add_argument("--output", help="HTML file; the JSON goes beside it")
-    options = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(expanded_arguments(arguments))
     org_dir = paths.require_local(options.org_dir)
     custom_rcps = options.custom_rcps and paths.require_local(
         options.custom_rcps, flag="custom_rcps"

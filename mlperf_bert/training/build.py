@@ -40,30 +40,30 @@ class Programs:
     trainer: PretrainerContract
     """The trainer; its weights are random until `load_weights`."""
     evaluator: EvaluatorContract
-    batches: tf.data.Dataset
+    synthetic_batches: tf.data.Dataset
     """One batch of every shape that training will use, for one replica."""
-    evaluation: tf.data.Dataset | None
+    synthetic_evaluation_batch: tf.data.Dataset | None
     """One batch, whose shape all batches of an evaluation have; None without evaluation."""
 
     def warm_up(self, *, keeps_weights: bool) -> None:
         """Compiles all programs that are not compiled yet, and executes each once."""
-        self.trainer.warm_up(self.batches, keeps_weights=keeps_weights)
-        if self.evaluation:
-            self.evaluator.evaluate(self.evaluation)
+        self.trainer.warm_up(self.synthetic_batches, keeps_weights=keeps_weights)
+        if self.synthetic_evaluation_batch:
+            self.evaluator.evaluate(self.synthetic_evaluation_batch)
 
 
 def build_programs(setup: Setup, *, seed: int) -> Programs:
     """Builds the trainer and the evaluator for the run's runtime."""
-    config, evaluation = setup.config, None
+    config, evaluation_batch = setup.config, None
     if setup.eval_files:
         size = config.eval_batch_size
         batch = pipeline.synthetic_batch(config.shape, batch_size=size)
-        evaluation = tf.data.Dataset.from_tensors((batch, tf.ones([size])))
-    batches = pipeline.synthetic_batches(
+        evaluation_batch = tf.data.Dataset.from_tensors((batch, tf.ones([size])))
+    synthetic_batches = pipeline.synthetic_batches(
         config.shape, batch_size=setup.replica_batch_size, pack_sequences=config.pack_sequences
     )
     rates, by_tensorflow = build_trainer(
-        config, setup.bert_config, seed=seed, compiled=config.compilation
+        config, setup.bert_config, seed=seed, compilation=config.compilation
     )
     evaluating = Evaluator(model=by_tensorflow.model)
     trainer: PretrainerContract = by_tensorflow
@@ -80,12 +80,16 @@ def build_programs(setup: Setup, *, seed: int) -> Programs:
     if config.emulate_step_seconds is not None:
         trainer = SleepingTrainer(trainer, config.emulate_step_seconds)
     return Programs(
-        rates=rates, trainer=trainer, evaluator=evaluator, batches=batches, evaluation=evaluation
+        rates=rates,
+        trainer=trainer,
+        evaluator=evaluator,
+        synthetic_batches=synthetic_batches,
+        synthetic_evaluation_batch=evaluation_batch,
     )
 
 
 def build_trainer(
-    config: RunConfig, bert_config: BertConfig, *, seed: int, compiled: Compilation
+    config: RunConfig, bert_config: BertConfig, *, seed: int, compilation: Compilation
 ) -> tuple[WarmupPolynomialDecay, Trainer]:
     """Builds the learning rate, and the trainer with its model and its optimizer."""
     with pretrainer.one_replica().scope():
@@ -93,9 +97,9 @@ def build_trainer(
             bert_config,
             seed=seed,
             precision=config.precision,
-            compile_passes=compiled.passes,
-            sums_of_vectors=compiled.each_pass,
-            barriers=compiled.barriers,
+            compile_passes=compilation.passes,
+            sums_of_vectors=compilation.each_pass,
+            barriers=compilation.barriers,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
             kernels=config.kernels == "triton",
@@ -109,20 +113,20 @@ def build_trainer(
             poly_power=config.poly_power,
             steps_per_update=config.steps_per_update,
         )
-        inner = create_optimizer(config.optimizer, rates, compiled=compiled.each_pass)
+        inner = create_optimizer(config.optimizer, rates, compiled=compilation.each_pass)
         optimizer = GradientAggregationOptimizer(
             inner,
             variables,
             steps_per_update=config.steps_per_update,
             clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
-            whole_step=compiled.whole_step,
+            whole_step=compilation.whole_step,
         )
     trainer = Trainer(
         model=model,
         optimizer=optimizer,
         batch_size=config.train_batch_size,
         normalization=config.normalization,
-        compiled=compiled,
+        compilation=compilation,
     )
     return rates, trainer
 
@@ -210,7 +214,7 @@ def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
     setup, team = run.setup, run.team
     config = setup.config
     # Made once: each iteration over it begins with the first example.
-    evaluation = evaluation_batches(setup) if setup.eval_files else None
+    eval_batches = evaluation_batches(setup) if setup.eval_files else None
 
     def iterator_from(step: int):
         def own_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -238,4 +242,4 @@ def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
     if iterator is None or not run.state.restore_input(iterator):
         iterator = iterator_from(int(run.programs.trainer.step.numpy()))
     run.state.attach_input(iterator)
-    return iterator, evaluation
+    return iterator, eval_batches

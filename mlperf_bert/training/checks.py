@@ -285,31 +285,31 @@ def _check_data(setup: Setup) -> None:
                 f"{folder}: no {parts.NAME} of these files, so it is unknown whether the data are "
                 "complete; create_pretraining_data.py --output_dir=... writes one",
             )
-        for made in data_sets:
-            _check_parts(setup, folder, made)
-            _check_parameters(setup, folder, made)
+        for data_set in data_sets:
+            _check_parts(setup, folder, data_set)
+            _check_parameters(setup, folder, data_set)
 
 
-def _check_parts(setup: Setup, folder: paths.Location, made: parts.DataSet) -> None:
+def _check_parts(setup: Setup, folder: paths.Location, data_set: parts.DataSet) -> None:
     named = _names_in(folder, setup.files)
-    if left_out := sorted(made.files.keys() - named):
+    if left_out := sorted(data_set.files.keys() - named):
         setup.findings.add_warning(
-            f"--input_file leaves out {len(left_out)} of {len(made.files)} parts of "
+            f"--input_file leaves out {len(left_out)} of {len(data_set.files)} parts of "
             f"{folder / parts.NAME}, such as {left_out[0]}",
         )
-    listed = sorted(named & made.files.keys())
+    listed = sorted(named & data_set.files.keys())
     sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in listed])
     for name, size in zip(listed, sizes):
-        if size != (recorded := made.files[name].bytes):
+        if size != (recorded := data_set.files[name].bytes):
             setup.findings.add_error(
                 f"{folder / name}: {size} bytes, {parts.NAME} says {recorded}; "
                 "make this part again",
             )
 
 
-def _check_parameters(setup: Setup, folder: paths.Location, made: parts.DataSet) -> None:
+def _check_parameters(setup: Setup, folder: paths.Location, data_set: parts.DataSet) -> None:
     shape = dataclasses.asdict(setup.config.shape)
-    for name, value in made.parameters.items():
+    for name, value in data_set.parameters.items():
         if name in shape and value != shape[name]:
             setup.findings.add_error(
                 f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
@@ -339,14 +339,14 @@ def _departures_of_weights(setup: Setup) -> list[rules.Departure]:
 
 def _departures_of_data(setup: Setup) -> list[rules.Departure]:
     # Data without a record have no known departure; `_check_data` warns of them.
-    recorded = [(folder, made) for folder, each in setup.data_sets.items() for made in each]
+    recorded = [(folder, data_set) for folder, each in setup.data_sets.items() for data_set in each]
     departures: list[rules.Departure] = []
-    for folder, made in recorded:
-        if first_examples := made.parameters.get("examples_per_part"):
+    for folder, data_set in recorded:
+        if first_examples := data_set.parameters.get("examples_per_part"):
             first = f"the first {first_examples} of each"
             departures.append(rules.Departure("input_file", "all examples of every part", first))
         named = _names_in(folder, setup.files)
-        if missing := len(published.PUBLISHED_PARTS - (named & made.files.keys())):
+        if missing := len(published.PUBLISHED_PARTS - (named & data_set.files.keys())):
             num_published = len(published.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"
             departures.append(
@@ -354,7 +354,7 @@ def _departures_of_data(setup: Setup) -> list[rules.Departure]:
             )
         # A parameter that a record does not have counts as in the rules.
         for name, expected in _OFFICIAL_DATA.items():
-            if (value := made.parameters.get(name, expected)) != expected:
+            if (value := data_set.parameters.get(name, expected)) != expected:
                 departures.append(rules.Departure(f"{name} of the data", expected, value))
     return list(dict.fromkeys(departures))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from mlperf_bert.options import with_home
+from mlperf_bert.options import expand_home
 from mlperf_bert.programs import program_cache
 from mlperf_bert.training.config import TWO_KINDS, DeviceConfig, RunConfig
 
@@ -47,7 +47,7 @@ def with_runtime(config: RunConfig) -> RunConfig:
     runtime = runtime_of(config.runtime, config.device, in_cluster=bool(config.cluster))
     cache_dir = config.compilation_cache_dir
     if runtime == "jax":
-        cache_dir = cache_dir or with_home(config.jax_compilation_cache_dir) or None
+        cache_dir = cache_dir or expand_home(config.jax_compilation_cache_dir) or None
     # The kernels have not been measured on a GPU yet.
     kernels = "xla" if config.kernels == "auto" else config.kernels
     if kernels == "triton" and not (runtime == "jax" and config.device.kind == "GPU"):

@@ -16,7 +16,7 @@ import numpy as np
 from mlperf_bert.messages import Progress, lasting
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.log import TimedRun
-from mlperf_bert.programs.config import FIGURES, LOSSES
+from mlperf_bert.programs.config import LOSSES, STEP_FIGURES
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import ProfileWindow, RunConfig
 from mlperf_bert.training.loop import (
@@ -76,7 +76,7 @@ class Log(Event):
     metrics: "MetricsWriter"
     progress: Progress
     rates: "WarmupPolynomialDecay"
-    limit: TimeBudget | None
+    time_budget: TimeBudget | None
     """Adds its fields to each line; None without a time budget."""
     say: Callable[[str], None]
     """Prints at the end how full the rows were."""
@@ -109,7 +109,7 @@ class Log(Event):
                 learning_rate=float(self.rates.at_step(step - 1)),
                 samples_per_second=num_samples / trained.seconds,
                 **ledger.as_fields(ledger.difference(self._logged, logged)),
-                **(self.limit.fields() if self.limit else {}),
+                **(self.time_budget.fields() if self.time_budget else {}),
             )
         self.progress.advance(num_samples, f"loss {losses[0]:.4f}")
 
@@ -122,7 +122,7 @@ class Log(Event):
 
 
 def _column(figures: np.ndarray, name: str) -> np.ndarray:
-    return figures[:, FIGURES.index(name)]
+    return figures[:, STEP_FIGURES.index(name)]
 
 
 @dataclasses.dataclass
@@ -182,9 +182,9 @@ class Evaluate(Event):
     progress: Progress
     publish: Callable[[], None]
     """Uploads what is written, if it belongs in a bucket."""
-    limit: TimeBudget | None
+    time_budget: TimeBudget | None
     """The limit of time; once that is over, an evaluation waits until the step is saved."""
-    reached_at: float | None
+    samples_at_target: float | None
     """The samples at which the run has reached its target before; None: it has not."""
     accuracy: float | None = None
     """The accuracy of the last evaluation."""
@@ -202,7 +202,7 @@ class Evaluate(Event):
 
     def begin(self, step: int) -> str | None:
         """Evaluates the step at which the target was reached before."""
-        if self.reached_at == step * self.config.train_batch_size:
+        if self.samples_at_target == step * self.config.train_batch_size:
             return self.evaluate(step)
         return None
 
@@ -212,7 +212,7 @@ class Evaluate(Event):
         # `next` does not name the last step: LastStep ends a call there.
         is_due = step % self._every == 0 or step == self.config.num_train_steps
         # With no time left, a run that is killed now could not train the step again.
-        if not is_due or (self.limit and self.limit.is_spent(step)):
+        if not is_due or (self.time_budget and self.time_budget.is_spent(step)):
             return None
         # Closed first: the rules count the times of a block and an evaluation apart.
         self.blocks.close(step)
@@ -237,7 +237,9 @@ class Evaluate(Event):
 
     def _report(self, step: int, evaluation: "Evaluation") -> None:
         samples = step * self.config.train_batch_size
-        figures = dataclasses.asdict(evaluation) | (self.limit.fields() if self.limit else {})
+        figures = dataclasses.asdict(evaluation)
+        if self.time_budget:
+            figures |= self.time_budget.fields()
         self.metrics.write("eval", step=step, samples=samples, **figures)
         tell_of_evaluation(
             evaluation,
@@ -303,13 +305,13 @@ class StopOnSignal(Event):
     """Ends the run after a signal to any of its processes; the step is saved before."""
 
     request: StopRequest
-    gathered: Callable[[Sequence[float]], np.ndarray]
+    gather: Callable[[Sequence[float]], np.ndarray]
     """What every process says: all of them call it at the same steps."""
 
     def at(self, trained: Trained) -> str | None:
         """Asks all processes, also without a signal here: all must end at the same step."""
         is_asked = float(self.request.signal_name is not None)
-        return STOPPED if self.gathered([is_asked]).any() else None
+        return STOPPED if self.gather([is_asked]).any() else None
 
     def end(self, step: int, ending: str) -> None:
         """Raises Interrupted, after the events before this one have saved the step."""
@@ -331,7 +333,7 @@ class Profile(Event):
     window: ProfileWindow | None
     output_dir: Path | None
     """None: nothing is profiled, and device calls are as short as on the chief."""
-    profiled: Callable[[str], contextlib.AbstractContextManager]
+    profiling: Callable[[str], contextlib.AbstractContextManager]
     """Profiles what happens within its context, into the folder that it is given."""
     _running: contextlib.ExitStack | None = None
 
@@ -347,7 +349,7 @@ class Profile(Event):
         is_within = self.window.first - 1 <= step < self.window.last
         if is_within and self.output_dir and not self._running:
             self._running = contextlib.ExitStack()
-            self._running.enter_context(self.profiled(str(self.output_dir)))
+            self._running.enter_context(self.profiling(str(self.output_dir)))
         return next((s for s in (self.window.first - 1, self.window.last) if s > step), None)
 
     def at(self, trained: Trained) -> None:

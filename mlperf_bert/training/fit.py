@@ -21,13 +21,13 @@ def finding_of(programs: Programs) -> Finding:
     """
     by_jax, evaluator = cast(JaxTrainer, programs.trainer), cast(JaxEvaluator, programs.evaluator)
     evaluation = None
-    if programs.evaluation:
-        spec = programs.evaluation.element_spec
+    if programs.synthetic_evaluation_batch:
+        spec = programs.synthetic_evaluation_batch.element_spec
         # The whole state of the training stays on the device during the evaluation.
         evaluation = lambda: evaluator.compile(spec) + by_jax.state_bytes  # noqa: E731
     return memory_finding(
         by_jax,
-        step=lambda: by_jax.compile([*programs.batches]),
+        step=lambda: by_jax.compile([*programs.synthetic_batches]),
         evaluation=evaluation,
         remedy="give --recompute=attention, then blocks, then fewer examples with more "
         "--steps_per_update (docs/training.md)",

@@ -22,7 +22,7 @@ class Trained:
     step: int
     """The step after it."""
     figures: np.ndarray
-    """Float32 [steps, figures], one row for each step; of pre-training, `FIGURES`."""
+    """Float32 [steps, figures], one row for each step; of pre-training, `STEP_FIGURES`."""
     seconds: float
     """How long the call took."""
 

@@ -228,8 +228,8 @@ class OutputDirectory:
             "seed": secrets.randbits(31) if seed is None else seed,
             "was_started_before": bool(self.earlier_record),
             "latest_step": latest_step,
-            "time_spent": spent,
-            "samples_at_success": next(
+            "spent_seconds": spent,
+            "samples_at_target": next(
                 (run.samples_to_converge for run in readable_runs(logs) if run.succeeded), None
             ),
         }

@@ -205,7 +205,7 @@ def _outputs_of(run: Run, *, step: int) -> Iterator[Outputs]:
             silent=not team.is_chief,
         ) as progress,
         contextlib.closing(
-            events.Profile(config.profile_steps, output_dir, run.programs.trainer.profiled)
+            events.Profile(config.profile_steps, output_dir, run.programs.trainer.profiling)
         ) as profile,
         Saves(
             run.state if team.is_chief else None,
@@ -227,11 +227,11 @@ def list_of_events(
     """
     config, team = run.setup.config, run.team
     metrics, progress = outputs.metrics, outputs.progress
-    limit = _time_limit(run, timed, progress)
+    time_budget = _time_budget_of(run, timed, progress)
     blocks = events.Blocks(config, timed)
-    evaluation = None
+    evaluate_event = None
     if config.evaluation_interval_steps:
-        evaluation = events.Evaluate(
+        evaluate_event = events.Evaluate(
             config=config,
             timed=timed,
             blocks=blocks,
@@ -239,8 +239,8 @@ def list_of_events(
             metrics=metrics,
             progress=progress,
             publish=team.publish,
-            limit=limit,
-            reached_at=team.samples_at_success,
+            time_budget=time_budget,
+            samples_at_target=team.samples_at_target,
         )
     in_order: list[Event | None] = [
         # First, so that a profile has nothing but device calls.
@@ -256,34 +256,34 @@ def list_of_events(
             metrics=metrics,
             progress=progress,
             rates=run.programs.rates,
-            limit=limit,
+            time_budget=time_budget,
             say=team.say,
         ),
-        evaluation,
+        evaluate_event,
         # After the evaluation, which takes time of the budget.
-        limit,
+        time_budget,
         events.LastStep(config.num_train_steps, longest_call_steps=config.iterations_per_loop),
         # After the events that may end the run: only a run that continues begins a block.
         blocks,
         # After the evaluation: the time to the target does not count the checkpoint of its step.
         events.Save(outputs.saves, timed, every=config.save_checkpoints_steps),
         # After the save: if killed in this evaluation, the run could not train the step again.
-        evaluation and events.EvaluateAtEnd(evaluation),
+        evaluate_event and events.EvaluateAtEnd(evaluate_event),
         # Last: a run that ends anyway is not interrupted, and this event's `end` raises.
-        events.StopOnSignal(run.stop_request, run.programs.trainer.gathered),
+        events.StopOnSignal(run.stop_request, run.programs.trainer.gather),
     ]
     return [event for event in in_order if event]
 
 
-def _time_limit(run: Run, timed: TimedRun, progress: Progress) -> TimeBudget | None:
+def _time_budget_of(run: Run, timed: TimedRun, progress: Progress) -> TimeBudget | None:
     config = run.setup.config
     if config.time_budget is None:
         return None
     return TimeBudget(
         config=config,
         timed=timed,
-        earlier_seconds=run.team.time_spent,
-        gathered=run.programs.trainer.gathered,
+        earlier_seconds=run.team.spent_seconds,
+        gather=run.programs.trainer.gather,
         progress=progress,
     )
 
@@ -311,7 +311,7 @@ def _train_against_the_clock(run: Run, timed: TimedRun) -> Outcome:
     """Opens input and outputs, and trains."""
     trainer, evaluator = run.programs.trainer, run.programs.evaluator
     step = int(trainer.step.numpy())
-    batches, evaluation = build.all_batches(run)
+    batches, eval_batches = build.all_batches(run)
     with _outputs_of(run, step=step) as outputs:
         if step == 0 and not run.setup.eval_files:
             with timed.ledger.counting(ledger.SAVING):
@@ -319,7 +319,7 @@ def _train_against_the_clock(run: Run, timed: TimedRun) -> Outcome:
         run.start_up.done("data")
         run.team.say(run.start_up)
         in_order = list_of_events(
-            run, timed, outputs, lambda: evaluator.evaluate(evaluation, timed.ledger)
+            run, timed, outputs, lambda: evaluator.evaluate(eval_batches, timed.ledger)
         )
         train_steps = timed_train_steps(trainer, batches, timed.ledger)
         outcome = train_by_events(run.setup.config, timed, in_order, train_steps, step=step)

@@ -33,7 +33,7 @@ class TimeBudget(Event):
     """The run, whose ledger is the clock."""
     earlier_seconds: float
     """Seconds that earlier processes of this run have used."""
-    gathered: Callable[[Sequence[float]], np.ndarray]
+    gather: Callable[[Sequence[float]], np.ndarray]
     """What every process says, the chief first."""
     progress: Progress
     _spent: float = 0.0
@@ -114,5 +114,5 @@ class TimeBudget(Event):
         average = self._trained_seconds / max(1, self._trained_steps)
         # The longer time counts: an estimate that is too short would overrun the end.
         slowest = max(average, self._last_step_seconds)
-        of_chief = self.gathered([self._own_seconds(), slowest])[0]
+        of_chief = self.gather([self._own_seconds(), slowest])[0]
         self._spent, self._step_seconds = of_chief.tolist()

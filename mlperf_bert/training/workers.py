@@ -136,9 +136,9 @@ class Team:
     """Whether the output directory holds an earlier start of this run."""
     latest_step: int | None
     """The step of the chief's newest checkpoint at the start; None without one."""
-    time_spent: float = 0.0
+    spent_seconds: float = 0.0
     """The seconds of its time budget that the run has used before."""
-    samples_at_success: float | None = None
+    samples_at_target: float | None = None
     """After how many samples an earlier start reached the target: the run then only has to end."""
 
     @property

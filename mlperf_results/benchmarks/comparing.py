@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import expanded_arguments
 from mlperf_results import published
 from mlperf_results.compare import intervals_of_logarithms
 from mlperf_results.published import Entry, comparable
@@ -117,7 +117,7 @@ def tables(entries: Sequence[Entry]) -> list[str]:
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.benchmarks.comparing")
-    parser.parse_args(words_with_home())
+    parser.parse_args(expanded_arguments())
     print("\n\n".join(tables(published.load())))
 
 

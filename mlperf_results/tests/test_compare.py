@@ -157,7 +157,7 @@ def test_of_many_differences_the_first_are_told(tmp_path, call, number, more):
 
 def side(name, *runs, **about):
     """Without logs: runs of (minutes, samples, samples/s), as far as they are known."""
-    found = {f"run {n}": dict(zip(sides.FIGURES, run)) for n, run in enumerate(runs)}
+    found = {f"run {n}": dict(zip(sides.FIGURE_KEYS, run)) for n, run in enumerate(runs)}
     return sides.Side(name=name, runs=found, **about)
 
 

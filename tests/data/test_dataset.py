@@ -60,8 +60,8 @@ def run(work, *, check: bool = False, **flags) -> subprocess.CompletedProcess:
 
 def parts_of(work) -> dict[str, parts.File]:
     """Each part that the record of out/ has."""
-    made = parts.read(work / "out").get(parts.PARTS)
-    return made.files if made else {}
+    data_set = parts.read(work / "out").get(parts.PARTS)
+    return data_set.files if data_set else {}
 
 
 def visible(folder) -> set[str]:
@@ -176,8 +176,8 @@ def test_the_summary_counts_parts_bytes_and_passes():
         name: parts.File(bytes=number * 1000, md5="", examples=number)
         for name, number in (("a", 2), ("b", 3), ("c", 45))
     }
-    made = parts.DataSet(parameters={"examples_per_part": 0}, inputs={}, files=files)
-    told = dataset.summary(made, num_made=1, seconds=7.25, samples_needed={448: 125, 8: 20})
+    data_set = parts.DataSet(parameters={"examples_per_part": 0}, inputs={}, files=files)
+    told = dataset.summary(data_set, num_made=1, seconds=7.25, samples_needed={448: 125, 8: 20})
     assert told.splitlines() == [
         "3 parts, 50 examples, 50,000 bytes (whole parts)",
         "1 parts made in 7.2 s, 2 were there already",
@@ -197,8 +197,8 @@ def slow_or_empty(path, output, *_):
 
 @pytest.mark.usefixtures("worker_processes")
 def test_no_worker_writes_once_the_folder_is_unlocked(work, monkeypatch):
-    def full(folder, name, made):
-        if made.files:
+    def full(folder, name, data_set):
+        if data_set.files:
             raise OSError("the disk is full")
 
     monkeypatch.setattr(dataset, "make_part", slow_or_empty)
@@ -407,8 +407,8 @@ def official(**sizes) -> parts.DataSet:
 def test_published_sizes_and_texts(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "difference", lambda *_: None)  # the 391 GB are not at hand
 
-    def told(made: parts.DataSet, eval_bytes: int = 25_382_591) -> list[str]:
-        parts.write(tmp_path, parts.PARTS, made)
+    def told(data_set: parts.DataSet, eval_bytes: int = 25_382_591) -> list[str]:
+        parts.write(tmp_path, parts.PARTS, data_set)
         with (tmp_path / "eval_10k").open("wb") as file:
             file.truncate(eval_bytes)
         return published.verify(tmp_path)

@@ -31,9 +31,9 @@ def test_copies_are_evenly_spaced(stored, tmp_path, count):
     assert (tmp_path / "picked").read_bytes() == expected
     picked, source = (parts.describe(path, examples=n) for path, n in
                       ((tmp_path / "picked", count), (stored, 12)))  # fmt: skip
-    made = parts.read(tmp_path)["picked"]
-    assert (made.inputs, made.files) == ({"stored": source}, {"picked": picked})
-    assert made.parameters == {"picked": count}
+    data_set = parts.read(tmp_path)["picked"]
+    assert (data_set.inputs, data_set.files) == ({"stored": source}, {"picked": picked})
+    assert data_set.parameters == {"picked": count}
 
 
 def test_features_in_another_order_are_copied_as_they_stand(tmp_path):
@@ -54,8 +54,8 @@ def test_the_script_says_if_some_are_repeated(stored, capsys, count, told):
 def test_the_record_says_how_the_examples_were_made_that_were_picked_from(stored, tmp_path):
     for name, seed in (("other", 1), ("stored", 2)):
         file = parts.File(bytes=1, md5="")
-        made = parts.DataSet(parameters={"random_seed": seed}, inputs={}, files={name: file})
-        parts.write(tmp_path, name, made)
+        data_set = parts.DataSet(parameters={"random_seed": seed}, inputs={}, files={name: file})
+        parts.write(tmp_path, name, data_set)
     pick(PickConfig(**flags_of(stored)))
     assert parts.read(tmp_path)["picked"].parameters == {"random_seed": 2, "picked": 5}
 

@@ -57,9 +57,9 @@ def test_generated_text(generated, flags):
     told = rf" examples, {num_bytes:,} bytes in {outputs[0]}.*\nmade in \S+ s, (\d+) MB/s written\n"
     assert int(re.search(told, done.stdout)[1]) <= 1
     for output, (num_examples, *_) in zip(outputs, expected):
-        made = parts.read(generated)[output.name]
-        assert made.inputs == {"text": parts.describe(generated / "text")}
-        assert made.files == {output.name: parts.describe(output, examples=num_examples)}
+        data_set = parts.read(generated)[output.name]
+        assert data_set.inputs == {"text": parts.describe(generated / "text")}
+        assert data_set.files == {output.name: parts.describe(output, examples=num_examples)}
     if len(expected) == 1 and expected[0][0] == 1022:
         run(
             "pick_eval_samples.py",

@@ -218,5 +218,5 @@ def test_the_flag_decides_on_the_casing_of_data(write, tmp_path):
     refused = starts.run(command)
     assert refused.returncode == 1 and "--do_lower_case=True, but " in refused.stderr
     starts.run([*command, "--do_lower_case=False"], check=True)
-    made = parts.read(tmp_path / "data")[parts.PARTS]
-    assert made.parameters["do_lower_case"] is False
+    data_set = parts.read(tmp_path / "data")[parts.PARTS]
+    assert data_set.parameters["do_lower_case"] is False

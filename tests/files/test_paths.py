@@ -31,7 +31,7 @@ def home(monkeypatch):
     ],
 )
 def test_the_home_folder_stands_for_a_tilde_at_the_start_of_a_path(path, expected):
-    assert options.with_home(path) == expected
+    assert options.expand_home(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,9 @@ def test_the_home_folder_stands_for_a_tilde_at_the_start_of_a_path(path, expecte
 )
 def test_a_folder_of_a_bucket_has_one_name(path, expected):
     """To TensorFlow's client //run is another folder, to etils.epath the same."""
-    assert options.with_home(path) == expected
-    assert options.words_with_home([f"--folder={path}", path]) == [f"--folder={expected}", expected]
+    assert options.expand_home(path) == expected
+    found = options.expanded_arguments([f"--folder={path}", path])
+    assert found == [f"--folder={expected}", expected]
 
 
 def test_a_path_without_a_home_folder_is_refused():
@@ -91,7 +92,7 @@ def test_what_a_client_of_buckets_raises_has_the_kind_of_the_system(error, kind)
 def test_words_of_a_command_line_up_to_two_dashes():
     words = ["~/a", "--out=~/b", "--check", "-o=~", "--n=1", "--", "~/c", "--out=~/d", ""]
     expected = ["/home/me/a", "--out=/home/me/b", "--check", "-o=/home/me", "--n=1", *words[5:]]
-    assert options.words_with_home(words) == expected
+    assert options.expanded_arguments(words) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,8 +102,8 @@ def test_words_of_a_command_line_up_to_two_dashes():
 def test_an_empty_value_ends_the_program(monkeypatch, words, told):
     monkeypatch.setattr("sys.argv", ["scripts/do_gather.py", *words, "--", ""])
     with pytest.raises(SystemExit, match=rf"^do_gather.py: {told}: is empty, perhaps a variable"):
-        options.words_with_home()
-    assert options.words_with_home(["--a=", "--b", ""], may_be_empty=["--a", "--b"])
+        options.expanded_arguments()
+    assert options.expanded_arguments(["--a=", "--b", ""], may_be_empty=["--a", "--b"])
 
 
 def test_a_file_is_known_by_all_its_names(tmp_path):

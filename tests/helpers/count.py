@@ -1,4 +1,4 @@
-"""Prints the lines of every room beside its ceiling, and those of the tests.
+"""Prints the lines of every subpackage beside its maximum, and those of the tests.
 
 python -m tests.helpers.count
 """
@@ -10,9 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Lines of Python without tests; of cloud those of shell. Each is 3% above what its room has; it may
-# rise with a named capability (docs/architecture.md).
-CEILINGS = {
+# Lines of Python without tests; of cloud those of shell. Each is 3% above what its subpackage has;
+# it may rise with a named capability (docs/architecture.md).
+MAX_LINES = {
     "benchmarks": 1_990,
     "cleanup_scripts": 275,
     "cloud": 275,
@@ -40,21 +40,22 @@ CEILINGS = {
 
 @functools.cache
 def lines() -> dict[str, int]:
-    """Room -> its lines, of all files that git knows or will know."""
+    """Subpackage -> its lines, of all files that git knows or will know."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
-    total = collections.Counter(dict.fromkeys(CEILINGS, 0))
+    total = collections.Counter(dict.fromkeys(MAX_LINES, 0))
     for name in map(Path, listed):
         suffixes = (".sh", ".sbatch") if name.parts[0] == "cloud" else (".py",)
         if name.suffix in suffixes and (ROOT / name).is_file():
-            total[room_of(name)] += len((ROOT / name).read_text(encoding="utf-8").splitlines())
+            text = (ROOT / name).read_text(encoding="utf-8")
+            total[subpackage_of(name)] += len(text.splitlines())
     return total
 
 
-def room_of(name: Path) -> str:
-    """`mlperf_bert/data`; the top of the package, the root and the tests are rooms too."""
+def subpackage_of(name: Path) -> str:
+    """`mlperf_bert/data`; the top of the package, the root and the tests count as subpackages."""
     first, *folders = name.parts[:-1] or ["root"]
     if "tests" in name.parts or name.name == "conftest.py":
         return "tests" if first in ("tests", "root") else f"{first}/tests"
@@ -67,9 +68,9 @@ def room_of(name: Path) -> str:
 
 def main() -> None:
     """Prints the table."""
-    print(f"{'room':26} lines ceiling")
-    for room, number in sorted(lines().items()):
-        print(f"{room:26}{number:6}{CEILINGS.get(room, ''):>8}")
+    print(f"{'subpackage':26} lines maximum")
+    for subpackage, number in sorted(lines().items()):
+        print(f"{subpackage:26}{number:6}{MAX_LINES.get(subpackage, ''):>8}")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def kept(*shape: int, rate: float, seed=SEED) -> np.ndarray:
     """What dropout multiplies with, by the step without kernels."""
     if not rate:
         return np.ones(shape)
-    return float64(fusion._keep(tf.ones(shape), tf.constant(seed), tf.constant(rate)))
+    return float64(fusion._drop_elements(tf.ones(shape), tf.constant(seed), tf.constant(rate)))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
@@ -71,7 +71,8 @@ def test_dropout_drops_what_the_step_without_kernels_drops(rate, seed):
     told = jnp.asarray(kernel_encoder.settings(tf.constant(seed), rate, BLOCK).numpy())
     dropout = attention.Dropout(told)
     rows, columns = dropout.rows(pl.ds(0, 300)), dropout.columns(pl.ds(0, 70))
-    expected = fusion._keep(tf.ones([300, 70]), tf.constant(seed), tf.constant(rate)).numpy()
+    ones = tf.ones([300, 70])
+    expected = fusion._drop_elements(ones, tf.constant(seed), tf.constant(rate)).numpy()
     np.testing.assert_array_equal(dropout.keeps(rows, columns), expected > 0)
     np.testing.assert_array_equal(dropout.keeps(columns, rows).T, expected > 0)
     assert float(dropout.factor) == expected.max()

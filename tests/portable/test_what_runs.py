@@ -100,7 +100,7 @@ def pairs(folder: Path, name: str) -> Iterator[tuple[jax.stages.Lowered, jax.sta
     devices = [*setup.devices.mesh.devices.flat]
     exported = run_step.Exported(folder, "training", len(devices))
     built = build.build_programs(setup, seed=1)
-    for rows, step in built.trainer.lowered(list(built.batches)):
+    for rows, step in built.trainer.lowered(list(built.synthetic_batches)):
         entry = exported.entries[rows]
         yield step, exported.lowered(entry, devices)
 

@@ -91,7 +91,7 @@ def dropped(folder: Path) -> dict[str, list]:
     `drawn` has those that the trainer draws for two steps.
     """
     trainer = small_trainer.make_trainer(
-        compiled=COMPILED, dropout=0.5, normalization="replica_mean",
+        compilation=COMPILED, dropout=0.5, normalization="replica_mean",
         config={"num_hidden_layers": 1},
     )  # fmt: skip
     trainer = of_devices(trainer, 2)

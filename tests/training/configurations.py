@@ -34,11 +34,11 @@ def trainer_of(
     model: BertConfig,
     *,
     seed: int,
-    compiled: Compilation | None = None,
+    compilation: Compilation | None = None,
 ) -> Trainer:
     """The trainer that a run builds; what XLA compiles may be another than the flags say."""
-    compiled = compiled or config.compilation
-    _, trainer = build.build_trainer(config, model, seed=seed, compiled=compiled)
+    compilation = compilation or config.compilation
+    _, trainer = build.build_trainer(config, model, seed=seed, compilation=compilation)
     return trainer
 
 

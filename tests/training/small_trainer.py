@@ -19,7 +19,7 @@ BATCH_SIZE = 8
 
 def make_trainer(
     *,
-    compiled: Compilation = NO_COMPILATION,
+    compilation: Compilation = NO_COMPILATION,
     dropout: float = 0.0,
     batch_size: int = BATCH_SIZE,
     config: dict | None = None,
@@ -35,7 +35,7 @@ def make_trainer(
         run_config(**usual | flags),
         BertConfig(**generated_task.CONFIG | changed | (config or {})),
         seed=1,
-        compiled=compiled,
+        compilation=compilation,
     )
 
 

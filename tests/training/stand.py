@@ -8,7 +8,7 @@ import numpy as np
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.config import STEP_FIGURES
 from mlperf_bert.training import run
 from mlperf_bert.training.events import Profile
 from tests.mlperf.example_log import Clock, initialise
@@ -28,11 +28,11 @@ class Stand:
 
     batch_size = 8
 
-    def __init__(self, *, step=0, used=0.0, reached_at=None, evaluates=True, **flags):
+    def __init__(self, *, step=0, used=0.0, samples_at_target=None, evaluates=True, **flags):
         self.clock, self.events, self.said, self.signal_name = Clock(), [], [], None
         self.written, self.loss_of = [], lambda step: 0.0
         self.calls, self.step_seconds, self.saved_at = [], lambda step: 1.0, None
-        self.step, self.time_spent, self.samples_at_success = step, used, reached_at
+        self.step, self.spent_seconds, self.samples_at_target = step, used, samples_at_target
         self.trained_step, self.signal_at, self.evaluated = step, None, []
         given = {
             "train_batch_size": 8,
@@ -54,7 +54,7 @@ class Stand:
         self.calls.append(num_steps)
         if self.signal_at is not None and self.trained_step >= self.signal_at:
             self.signal_name = "SIGTERM"
-        figures = np.zeros((num_steps, len(FIGURES)))
+        figures = np.zeros((num_steps, len(STEP_FIGURES)))
         last = self.trained_step
         figures[:, 0] = [self.loss_of(step) for step in range(last - num_steps + 1, last + 1)]
         return figures, seconds
@@ -103,7 +103,7 @@ class Stand:
     def at_step(self, step):
         return step / 10
 
-    def gathered(self, values):
+    def gather(self, values):
         # Another process, whose clock and steps say twice as much, decides nothing.
         return np.array([values, np.multiply(values, 2)])
 

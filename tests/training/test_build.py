@@ -54,7 +54,7 @@ def run_of(setup, *, step: int = 0, **of_team):
 def test_each_of_two_processes_goes_on_behind_its_own_half_of_the_examples(setup, monkeypatch):
     monkeypatch.setattr(pipeline, "training_batches", lambda files, limits, **how: how)
     monkeypatch.setattr(pipeline, "evaluation_batches", lambda files, limits, **how: how)
-    [training], evaluation = build.all_batches(run_of(setup, step=7))
+    [training], eval_batches = build.all_batches(run_of(setup, step=7))
     assert training == {
         "batch_size": 2,
         "seed": 9,
@@ -65,7 +65,7 @@ def test_each_of_two_processes_goes_on_behind_its_own_half_of_the_examples(setup
         "pack_sequences": False,
         "num_parallel_files": 5,
     }
-    assert evaluation == {"batch_size": 5, "max_batches": 3}
+    assert eval_batches == {"batch_size": 5, "max_batches": 3}
     others = {"shuffle": False, "deterministic": False, "pack_sequences": True}
     changed = dataclasses.replace(setup, config=dataclasses.replace(setup.config, **others))
     [changed], _ = build.all_batches(run_of(changed, step=7))
@@ -157,8 +157,8 @@ def test_each_flag_of_a_step_reaches_its_part(config, monkeypatch):
     passed = {"precision": "bfloat16", "recompute": "blocks", "pack_sequences": True}
     own = {"normalization": "replica_sum", "clip_by_global_norm_after_gradient_allreduce": True}
     config = dataclasses.replace(config, **rate, **passed, **own, kernels="triton")
-    compiled = Compilation(reason="", passes=True, barriers=True)
-    rates, trainer = build.build_trainer(config, None, seed=5, compiled=compiled)
+    compilation = Compilation(reason="", passes=True, barriers=True)
+    rates, trainer = build.build_trainer(config, None, seed=5, compilation=compilation)
     how = {"compile_passes": True, "sums_of_vectors": True, "barriers": True, "kernels": True}
     assert told == {"seed": 5, **passed, **how}
     assert rates == WarmupPolynomialDecay(**rate)
@@ -169,7 +169,7 @@ def test_each_flag_of_a_step_reaches_its_part(config, monkeypatch):
     parts = {"model", "optimizer", "accumulators", "step", "generators"}
     assert trainer.state.keys() == parts and len(trainer.state["accumulators"]) == 1
     exported = Compilation(reason="", passes=True, exported=True)
-    _, trainer = build.build_trainer(config, None, seed=5, compiled=exported)
+    _, trainer = build.build_trainer(config, None, seed=5, compilation=exported)
     assert trainer.optimizer._whole_step and not trainer.optimizer.optimizer.is_compiled
 
 
@@ -208,7 +208,7 @@ def test_the_chief_alone_writes_and_flushes_before_it_saves(
     started = {"was_started_before": resumed is not None}
     built = run_of(setup, is_chief=is_chief, publish="publish", **started)
     built.team.output = types.SimpleNamespace(path=tmp_path)
-    built.programs.trainer.profiled = "profiler"
+    built.programs.trainer.profiling = "profiler"
     built.setup = dataclasses.replace(
         setup, config=dataclasses.replace(setup.config, async_checkpoint=is_chief)
     )
@@ -241,7 +241,8 @@ def test_jax_evaluates_the_weights_that_its_trainer_has_on_the_devices(setup, mo
     assert told == also_told == identity
     # Two of four examples, in one row or two.
     rows = [
-        (len(batch["block_ids"]), batch["cls_positions"].shape[1]) for batch in programs.batches
+        (len(batch["block_ids"]), batch["cls_positions"].shape[1])
+        for batch in programs.synthetic_batches
     ]
     assert rows == [(1, 4), (2, 4)]
 

@@ -58,8 +58,8 @@ def record_parts(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters):
     official = {"max_seq_length": 16, "max_predictions_per_seq": 4, "examples_per_part": 0}
     (folder / parts.NAME).unlink(missing_ok=True)
     files = {name: parts.File(bytes=size, md5="") for name, size in sizes}
-    made = parts.DataSet(parameters=official | parameters, inputs={}, files=files)
-    parts.write(folder, parts.PARTS, made)
+    data_set = parts.DataSet(parameters=official | parameters, inputs={}, files=files)
+    parts.write(folder, parts.PARTS, data_set)
 
 
 def test_the_evaluation_interval_follows_the_effective_batch(config):

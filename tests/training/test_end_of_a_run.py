@@ -56,7 +56,7 @@ ENDS = {
     ),
     "the last step": ({"num_train_steps": 30}, 30, "evaluate, evaluate, save 30, saved"),
     "a target of before that is not confirmed": (
-        {"step": 100, "reached_at": 100 * 8}, 100, "evaluate, saved",
+        {"step": 100, "samples_at_target": 100 * 8}, 100, "evaluate, saved",
     ),
 }  # fmt: skip
 
@@ -115,7 +115,7 @@ def test_a_run_that_was_killed_at_its_end_is_evaluated_and_ends(tmp_path, at_the
 )
 def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(tmp_path, target, samples, trains):
     """It goes on where an evaluation does not confirm the target, or at another step."""
-    stand = Stand(step=20, target_accuracy=target, reached_at=samples)
+    stand = Stand(step=20, target_accuracy=target, samples_at_target=samples)
     outcome = stand.run(tmp_path / "bert.log")
     assert outcome.status == ("success" if target == 0.5 else "aborted")
     assert (outcome.samples > 8 * 20) is trains
@@ -239,7 +239,7 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_s
     output.claim()
     with pytest.raises(ValueError, match=r"^--time_budget=3m: the run in .* has used 3m already"):
         output.beginning(None, latest_step=latest_step)
-    assert output.beginning(None, latest_step=5)["time_spent"] == 180
+    assert output.beginning(None, latest_step=5)["spent_seconds"] == 180
     output.release()
 
 

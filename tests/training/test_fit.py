@@ -54,7 +54,7 @@ def programs_of(config, compiled):
     batch = pipeline.synthetic_batch(config.shape, batch_size=config.train_batch_size)
     evaluation = tf.data.Dataset.from_tensors((batch, 1.0)) if config.eval_input_file else None
     made = {"rates": None, "trainer": compiled, "evaluator": compiled}
-    return build.Programs(**made, batches=[batch], evaluation=evaluation)
+    return build.Programs(**made, synthetic_batches=[batch], synthetic_evaluation_batch=evaluation)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.programs import jax_trainer
-from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.config import STEP_FIGURES
 from tests.helpers import starts
 from tests.training import by_jax, saved_states
 from tests.training.small_trainer import batches_of, make_trainer
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.usefixtures("compiles_quickly")
 
 TASK = {"num_hidden_layers": 1}
 ONE_LAYER = {"config": {"num_hidden_layers": 1}}
-WAIT = FIGURES.index("input_wait_seconds")
+WAIT = STEP_FIGURES.index("input_wait_seconds")
 
 
 @pytest.fixture(scope="module")
 def with_dropout():
     """Of LAMB, compiled once for what follows; whoever trains with it puts its own state."""
-    return by_jax.of_devices(make_trainer(compiled=by_jax.COMPILED, dropout=0.1, **ONE_LAYER))
+    return by_jax.of_devices(make_trainer(compilation=by_jax.COMPILED, dropout=0.1, **ONE_LAYER))
 
 
 @pytest.mark.gate
@@ -207,11 +207,11 @@ def test_processes_agree_on_what_is_least_and_longest(second_of_three):
     trainer.others = [7, 3]
     assert trainer.usable_bytes() == 3
     trainer._compiled, rows = {1: None, 2: None}, {"input_ids": np.ones([2, 3], int)}
-    filled = trainer._filled(rows)["input_ids"]
+    filled = trainer._pad_rows(rows)["input_ids"]
     assert filled.shape == (7, 3) and filled.sum() == 6 and filled[:2].all()
     trainer._compiled = {1: None}  # rows that are not packed are as many everywhere
-    assert trainer._filled(rows) is rows
-    assert trainer.gathered([0.5]).tolist() == [[7], [0.5], [3]]
+    assert trainer._pad_rows(rows) is rows
+    assert trainer.gather([0.5]).tolist() == [[7], [0.5], [3]]
 
 
 @pytest.mark.parametrize(
@@ -259,4 +259,4 @@ def test_a_step_waits_if_the_one_before_has_ended(
     assert int(with_dropout.step) == before + 4
     assert figures[:, WAIT].tolist() == waits
     assert figures[:, WAIT].sum() <= now[0]
-    assert figures[:, FIGURES.index("num_real_tokens")].tolist() == [32] * 4
+    assert figures[:, STEP_FIGURES.index("num_real_tokens")].tolist() == [32] * 4

@@ -31,7 +31,7 @@ SLOW = {"dropout": 0.1, "learning_rate": 1e-4, **TWO_LAYERS}
 
 
 def trainer_of(**flags) -> jax_trainer.JaxTrainer:
-    return by_jax.of_devices(make_trainer(compiled=by_jax.COMPILED, **SLOW, **flags))
+    return by_jax.of_devices(make_trainer(compilation=by_jax.COMPILED, **SLOW, **flags))
 
 
 def losses_of(trainer, task, num_steps: int, **given) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert import signals
-from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.config import STEP_FIGURES
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import ProfileWindow
 from mlperf_bert.training.events import LastStep, Log, Profile, RequireFinite, StopOnSignal
@@ -72,12 +72,12 @@ def test_a_run_says_at_its_end_how_full_its_rows_were():
         metrics=None,
         progress=SimpleNamespace(advance=lambda number, words: None),
         rates=None,
-        limit=None,
+        time_budget=None,
         say=said.append,
     )
-    counts = np.zeros([3, len(FIGURES)], np.float32)
-    counts[:, FIGURES.index("num_rows")] = 3, 5, 2
-    counts[:, FIGURES.index("num_real_tokens")] = 40, 50, 30
+    counts = np.zeros([3, len(STEP_FIGURES)], np.float32)
+    counts[:, STEP_FIGURES.index("num_rows")] = 3, 5, 2
+    counts[:, STEP_FIGURES.index("num_real_tokens")] = 40, 50, 30
     log.at(Trained(step_before=0, step=2, figures=counts[:2], seconds=1.0))
     log.at(Trained(step_before=2, step=3, figures=counts[2:], seconds=1.0))
     log.end(3, OVER)
@@ -256,7 +256,7 @@ def test_what_ends_a_run_and_who_is_told_of_it(endings, step, ending, notes):
     ],
 )
 def test_weights_that_cannot_be_trained_have_not_diverged(loss, step, error, message):
-    figures = np.ones((3, len(FIGURES)))
+    figures = np.ones((3, len(STEP_FIGURES)))
     trained = Trained(step_before=0, step=3, figures=figures, seconds=1.0)
     assert RequireFinite().at(trained) is None
     figures[step - 1, 0] = loss

@@ -30,10 +30,10 @@ def write_vocabulary(folder: Path, words: list[str], *, lower: bool | None = Non
 
 def record_data(*files: Path, words: list[str] = WORDS, lower: bool = True) -> None:
     parameters = {"vocab_md5": vocabulary.md5_of(words), "do_lower_case": lower}
-    made = parts.DataSet(
+    data_set = parts.DataSet(
         parameters=parameters, inputs={}, files={each.name: parts.describe(each) for each in files}
     )
-    parts.write(files[0].parent, f"of {lower}", made)
+    parts.write(files[0].parent, f"of {lower}", data_set)
 
 
 def known(*folders: Path, files: tuple[Path, ...] = ()) -> list[Known]:

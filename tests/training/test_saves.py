@@ -12,16 +12,16 @@ from tests.training import saved_states, small_trainer
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    "compiled",
+    "compilation",
     [
         pytest.param(NO_COMPILATION, id="nothing", marks=pytest.mark.all),
         pytest.param(small_trainer.PASSES, id="passes"),  # the default
         pytest.param(small_trainer.STEP, id="step", marks=pytest.mark.all),
     ],
 )
-def test_training_on_does_not_change_the_copy(task, tmp_path, compiled):
+def test_training_on_does_not_change_the_copy(task, tmp_path, compilation):
     one_layer = {"num_hidden_layers": 1}
-    trainer = small_trainer.make_trainer(compiled=compiled, dropout=0.1, config=one_layer)
+    trainer = small_trainer.make_trainer(compilation=compilation, dropout=0.1, config=one_layer)
     batches = iter(small_trainer.batches_of(task))
     saved_states.assert_copies_are_the_checkpoints(trainer, batches, tmp_path)
 

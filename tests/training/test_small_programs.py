@@ -29,7 +29,7 @@ from mlperf_bert.optimization.optimizers import (
 )
 from mlperf_bert.portable import flop, program_folder, run_step
 from mlperf_bert.programs import device_state, jax_step, jax_trainer, program
-from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.config import STEP_FIGURES
 from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 from mlperf_bert.training import build, checks
 from tests.training.configurations import TINY, record, run_config
@@ -140,7 +140,7 @@ def test_jax_trains_as_tensorflow_does(steps_per_update):
         drawn = iter(tf.data.Dataset.from_generator(batches, output_signature=types))
         figures.append(np.concatenate([each.train(drawn, tf.constant(n)) for n in (3, 1)]))
     np.testing.assert_allclose(*[each[:, :-1] for each in figures], **TOLERANCE)
-    assert figures[0].shape == (4, len(FIGURES)) and (figures[1][:, -1] >= 0).all()
+    assert figures[0].shape == (4, len(STEP_FIGURES)) and (figures[1][:, -1] >= 0).all()
     assert (all_weights(trainer) == all_weights(trainer_of())).all()  # they are on the device
     trainer.fetch_state()
     states = [tf.nest.flatten(each.state["accumulators"]) for each in (expected, trainer)]
@@ -159,7 +159,7 @@ def test_a_batch_of_other_rows_is_compiled_when_it_comes():
     trainer = jax_trainer.JaxTrainer(trainer_of(), mesh())
     drawn = [*batches(1), *batches(1, rows=5), *batches(1)]
     figures = trainer.train(iter(drawn), tf.constant(3))
-    assert figures[:, FIGURES.index("num_rows")].tolist() == [3, 5, 3]
+    assert figures[:, STEP_FIGURES.index("num_rows")].tolist() == [3, 5, 3]
     needed = [jax_step.needed_bytes(trainer._compiled[rows]) for rows in (3, 5)]
     assert trainer.compile([]) == needed[1] > needed[0] and len(trainer._compiled) == 2
 
@@ -381,7 +381,7 @@ def test_a_folder_of_programs_runs_and_agrees(tmp_path, monkeypatch, capsys, has
     )  # fmt: skip
     of_batches = {"batch_size": 3, "pack_sequences": False, "num_parallel_files": 3}
     assert how == of_batches | {"seed": 11 if has_checkpoint else None}
-    assert (built["seed"], built["compiled"].barriers) == (11, has_checkpoint)
+    assert (built["seed"], built["compilation"].barriers) == (11, has_checkpoint)
     recorded = signature["recorded"]
     assert len({tuple(each["seed"]) for each in recorded["training"]}) == 3
     assert len({each["results"][0] for each in recorded["training"]}) == 3

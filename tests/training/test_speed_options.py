@@ -105,11 +105,11 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("compiled", [PASSES, STEP], ids=["passes", "step"])
-def test_compiled_steps_compute_the_same(task, compiled):
+@pytest.mark.parametrize("compilation", [PASSES, STEP], ids=["passes", "step"])
+def test_compiled_steps_compute_the_same(task, compilation):
     """Of compiled passes, the default, the command line shows it in test_trajectories.py."""
     batches = batches_of(task).take(3)
-    plain, fast = make_trainer(), make_trainer(compiled=compiled)
+    plain, fast = make_trainer(), make_trainer(compilation=compilation)
     features = next(iter(batches))
     expected = losses_and_gradients(plain, features)
     assert_same(losses_and_gradients(fast, features), expected, tolerance=1e-5)
@@ -121,19 +121,19 @@ def test_compiled_steps_compute_the_same(task, compiled):
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    "compiled",
+    "compilation",
     [NO_COMPILATION, PASSES, pytest.param(STEP, marks=pytest.mark.all)],
     ids=["nothing", "passes", "step"],
 )
-def test_every_gradient_in_bfloat16_is_near_float32s(task, compiled):
+def test_every_gradient_in_bfloat16_is_near_float32s(task, compilation):
     """Biases too, of both heads as well, which TensorFlow adds up in bfloat16 on a CPU."""
-    if not compiled.step:  # XLA sums in float32 everywhere
+    if not compilation.step:  # XLA sums in float32 everywhere
         require_sums_in_float32()
     options = {"batch_size": 100, "config": {"initializer_range": 0.03}}
     features = next(iter(batches_of(task, batch_size=100)))
     exact = make_trainer(**options)
-    trainer = make_trainer(precision="bfloat16", compiled=compiled, **options)
-    if not compiled.step:  # as in a run: as a graph TensorFlow joins products and biases
+    trainer = make_trainer(precision="bfloat16", compilation=compilation, **options)
+    if not compilation.step:  # as in a run: as a graph TensorFlow joins products and biases
         trainer._gradients_of = tf.function(trainer._gradients_of, autograph=False)
     kept = [*trainer.model.variables, *trainer.optimizer.optimizer.variables()]
     assert {v.dtype for v in kept if v.dtype.is_floating} == {tf.float32}
@@ -147,7 +147,7 @@ def test_every_gradient_in_bfloat16_is_near_float32s(task, compiled):
 @pytest.mark.all
 @pytest.mark.parametrize("pack_sequences", [False, True])
 def test_one_trace_made_before_the_run_serves_all_of_it(task, pack_sequences):
-    trainer = make_trainer(compiled=PASSES, dropout=0.1, pack_sequences=pack_sequences)
+    trainer = make_trainer(compilation=PASSES, dropout=0.1, pack_sequences=pack_sequences)
     before = [variable.numpy() for variable in trained_variables(trainer.model)]
     synthetic = pipeline.synthetic_batches(
         generated_task.SHAPE, batch_size=BATCH_SIZE, pack_sequences=pack_sequences
@@ -217,11 +217,11 @@ def test_losses_and_gradients_are_those_without_recomputation(task, precision, j
     """With dropout, on packed rows."""
     features = next(iter(batches_of(task, pack_sequences=True)))
     options = {"precision": precision, "pack_sequences": True, "dropout": 0.1}
-    compiled = COMPILED[jit_compile]
+    compilation = COMPILED[jit_compile]
     found = {}
     for recompute in ("none", "attention", "blocks"):
-        trainer = make_trainer(compiled=compiled, recompute=recompute, **options)
-        if not compiled.step:  # as a graph, for eager steps keep and merge nothing
+        trainer = make_trainer(compilation=compilation, recompute=recompute, **options)
+        if not compilation.step:  # as a graph, for eager steps keep and merge nothing
             trainer._gradients_of = tf.function(trainer._gradients_of)
         found[recompute] = losses_and_gradients(trainer, features, SEED)
     tolerance = TOLERANCES.get((precision, jit_compile), 1e-6)

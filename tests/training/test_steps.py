@@ -19,7 +19,7 @@ from mlperf_bert.optimization.optimizers import (
     WarmupPolynomialDecay,
 )
 from mlperf_bert.programs import jax_step, program, tf_trainer
-from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.config import STEP_FIGURES
 from tests.mlperf.example_log import Clock
 from tests.training import generated_task
 from tests.training.small_trainer import BATCH_SIZE, batches_of, make_trainer, slowed
@@ -35,16 +35,16 @@ def clock(monkeypatch) -> Clock:
 
 
 def test_a_trainer_that_sleeps_waits_for_its_input_alone(clock):
-    others = ("state", "variables_to_train", "put_state", "fetch_state", "batches", "gathered")
-    wrapped = SimpleNamespace(step=tf.Variable(5), warm_up=pytest.fail, profiled=None)
+    others = ("state", "variables_to_train", "put_state", "fetch_state", "batches", "gather")
+    wrapped = SimpleNamespace(step=tf.Variable(5), warm_up=pytest.fail, profiling=None)
     vars(wrapped).update({name: object() for name in others})
     asleep = tf_trainer.SleepingTrainer(wrapped, 2.0)
     asleep.warm_up(None)
     input_seconds = (0.25, 0.5, 0.0)
     batches = (clock.pass_by(seconds) for seconds in input_seconds)
     figures = asleep.train(batches, tf.constant(3)).numpy()
-    expected = np.zeros((3, len(FIGURES)))
-    expected[:, FIGURES.index("input_wait_seconds")] = input_seconds
+    expected = np.zeros((3, len(STEP_FIGURES)))
+    expected[:, STEP_FIGURES.index("input_wait_seconds")] = input_seconds
     np.testing.assert_array_equal(figures, expected)
     assert int(wrapped.step) == 8 and clock.now == 106.75
     assert all(getattr(asleep, name) is getattr(wrapped, name) for name in others)
@@ -57,12 +57,12 @@ def test_a_call_counts_its_own_seconds_of_computing_and_waiting(clock):
 
     def train(_, num_steps):
         clock.pass_by(10 * int(num_steps))
-        return np.full((int(num_steps), len(FIGURES)), 0.25)
+        return np.full((int(num_steps), len(STEP_FIGURES)), 0.25)
 
     train_steps = tf_trainer.timed_train_steps(SimpleNamespace(train=train), iter([]), time)
     assert train_steps(2)[1] == 20
     figures, seconds = train_steps(4)
-    assert seconds == 40 and figures.shape == (4, len(FIGURES))
+    assert seconds == 40 and figures.shape == (4, len(STEP_FIGURES))
     spent = {kind: value for kind, value in time.read().items() if value}
     assert spent == {
         ledger.EVALUATION_COMPUTE: 64,
@@ -140,7 +140,9 @@ def test_devices_divide_and_add_up_as_the_normalization_says(
         "own": np.array([1, 3], np.float32),
     }
     state = {"w": np.float32(1), "constant": np.float32(7)}
-    losses, changed = jax.vmap(step, in_axes=(None, 0), axis_name=jax_step.EACH)(state, batch)
+    losses, changed = jax.vmap(step, in_axes=(None, 0), axis_name=jax_step.DEVICE_AXIS)(
+        state, batch
+    )
     np.testing.assert_allclose(losses, [[loss, example_loss]] * 2)
     assert {name: each.tolist() for name, each in changed.items()} == {
         "w": [1 - gradient] * 2,
@@ -152,7 +154,7 @@ def test_totals_of_an_evaluation_are_added_up_over_the_devices(monkeypatch):
     monkeypatch.setattr(jax_step, "as_callable", lambda part, _: lambda values: ([values["x"]], {}))
     step = jax_step.one_device(HALVES[0], of=2)
     batch = {"x": np.array([[1, 5], [3, 7]], np.float32)}
-    totals, changed = jax.vmap(step, in_axes=(None, 0), axis_name=jax_step.EACH)({}, batch)
+    totals, changed = jax.vmap(step, in_axes=(None, 0), axis_name=jax_step.DEVICE_AXIS)({}, batch)
     assert totals.tolist() == [[4, 12]] * 2 and changed == {}
 
 

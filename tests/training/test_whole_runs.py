@@ -20,7 +20,7 @@ from mlperf_bert.checkpoints.state import saved_checkpoints
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.log_reader import read_records
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.config import STEP_FIGURES
 from mlperf_bert.programs.contract import LocalState
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import build, checks, offline, run, workers
@@ -119,7 +119,7 @@ class OneNumber(LocalState, tf.Module):
         self.weight.assign(self.on_device)
 
     @contextlib.contextmanager
-    def profiled(self, directory):
+    def profiling(self, directory):
         first = int(self.step)
         yield
         self.profiles.append((directory, first, int(self.step)))
@@ -131,7 +131,7 @@ class OneNumber(LocalState, tf.Module):
         self.warmed_up.append(keeps_weights)
 
     def train(self, iterator, num_steps):
-        figures = np.zeros((int(num_steps), len(FIGURES)), np.float32)
+        figures = np.zeros((int(num_steps), len(STEP_FIGURES)), np.float32)
         for index in range(len(figures)):
             self.read.append(next(iterator)["input_ids"][:, 0].numpy().tolist())
             figures[index, 0] = self.loss_of(int(self.step.assign_add(1)))
@@ -156,7 +156,8 @@ def stands_in(monkeypatch):
             trainers.append(OneNumber(loss_of))
             rates = types.SimpleNamespace(at_step=lambda step: 0.1)
             return build.Programs(
-                rates=rates, trainer=trainers[-1], batches=None, evaluation=None,
+                rates=rates, trainer=trainers[-1],
+                synthetic_batches=None, synthetic_evaluation_batch=None,
                 evaluator=types.SimpleNamespace(evaluate=evaluate),
             )  # fmt: skip
 

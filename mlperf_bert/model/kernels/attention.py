@@ -2,7 +2,7 @@
 
 Scores and probabilities are never written to memory: the gradient computes them again, from the
 logarithm of the softmax's sums. Nothing is added up by atomic operations, so the same inputs give
-the same bits. Dropout drops what fusion._keep drops.
+the same bits. Dropout drops what fusion._drop_elements drops.
 
 Shapes: R=rows, S=sequence, a multiple of BLOCK, N=heads, D=size of a head, T=R * S tokens.
   qkv [T, 3, N, D] bfloat16: queries, keys, values, as one product gives them, without their biases;
@@ -30,11 +30,11 @@ _LOWEST = -1e30  # finite: minus infinity minus itself is not a number
 
 
 class Dropout:
-    """Which elements stay, as fusion._keep has it, by settings that a kernel reads."""
+    """Which elements stay, as fusion._drop_elements has it, by settings that a kernel reads."""
 
     def __init__(self, settings_ref):
         first, second, kept_from, factor = (settings_ref[n] for n in range(4))
-        # _keep compares 31 bits, x >> 1; x with twice the threshold is the same.
+        # _drop_elements compares 31 bits, x >> 1; x with twice the threshold is the same.
         self._kept_from = kept_from.astype(jnp.uint32) * jnp.uint32(2)
         self._of_rows = _mix(_mix(first.astype(jnp.uint32), 17, 0xED5AD4BB), 11, 0xAC4C1B51)
         self._of_columns = second.astype(jnp.uint32)

@@ -1,7 +1,7 @@
 """LayerNorm of a sum in two kernels, in Pallas's Triton dialect: y = LN(hidden + drop(x + bias)).
 
-Dropout drops what fusion._keep drops. The gradient computes the sum again from its inputs. It takes
-two gradients of y, which has two uses: the next product and the next sum.
+Dropout drops what fusion._drop_elements drops. The gradient computes the sum again from its inputs.
+It takes two gradients of y, which has two uses: the next product and the next sum.
 
 Shapes: T=tokens, a multiple of ROWS * STEPS, H=hidden, a power of 2. hidden and update (x above)
 [T, H] bfloat16; bias, gamma, beta [H] float32; settings [5] int32: see kernel_encoder.settings.
