@@ -163,7 +163,7 @@ def values_of(
 
     Args:
       configuration: a dataclass.
-      given: flag -> value.
+      flag_values: flag -> value.
       environment: variable -> text.
     """
     values = {}

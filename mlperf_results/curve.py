@@ -31,8 +31,9 @@ from mlperf_results.runs import runs_in
 
 EXIT_FAR_BELOW = 3
 FAR_BELOW = 0.02
-"""An accuracy less than the least published one by so much is far below. If published runs are
-compared with other submitters', 0.9% of evaluations are, none in the last third of a run."""
+"""An accuracy less than the least published one by so much is far below. Of the
+evaluations of published runs, compared with those of other submitters, 0.9% are, none in the last
+third of a run."""
 _HALF_A_DOUBLING = 0.5
 _LEAST_RUNS = 10
 """The least and greatest accuracy of fewer runs say little."""

@@ -60,7 +60,7 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     assert "evaluation examples: the rules require 10,000, this run has 50" in done.stdout
     assert done.stdout.count("not a submission to the closed division") == 1
     assert done.stdout.count("bert_config_file: ") == 1
-    assert re.search(r"^the run went to its end without .*\nRESULT,", done.stdout, re.MULTILINE)
+    assert re.search(r"^the run ended without reaching .*\nRESULT,", done.stdout, re.MULTILINE)
     assert "all examples of every part, this run has the first 6000 of each" in done.stdout
     assert re.findall(r'"submission_division", "value": "(\w+)"', log) == ["open"]
     assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()
@@ -78,7 +78,7 @@ def test_steps_that_are_sleeps_read_and_save_and_are_no_result(work):
         save_checkpoints_steps=2,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "no result: each step is a sleep of 0.4 s" in done.stdout + done.stderr
+    assert "not a result: each step sleeps for 0.4 s" in done.stdout + done.stderr
     assert re.search(r"RESULT,bert,.*,aborted,,16$", done.stdout.strip())
     log = (work / "out" / "run" / "bert.log").read_text()
     assert '"key": "emulated_step_seconds", "value": 0.4' in log

@@ -32,7 +32,7 @@ def record(options: argparse.Namespace, user: User | None, say: Callable[[str], 
     Signals are blocked: they wait until they are asked for.
 
     Args:
-      given: the command's words.
+      options: of the command line.
       user: who called sudo; None without sudo.
       say: is given lines for the user.
 

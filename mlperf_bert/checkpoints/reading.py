@@ -40,7 +40,7 @@ class StoredCheckpoint:
                 raise ValueError(f"{prefix} is a SavedModel; give its checkpoint, {inside}")
             if paths.is_file(prefix):
                 raise ValueError(
-                    f"{prefix} is one file, and a checkpoint of TensorFlow is PREFIX.index and "
+                    f"{prefix} is one file, but a checkpoint of TensorFlow is PREFIX.index and "
                     "PREFIX.data-*; load it where it was saved, write it again by "
                     "tf.train.Checkpoint(model=model).write(PREFIX), and give PREFIX"
                 )

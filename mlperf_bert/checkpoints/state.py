@@ -74,12 +74,11 @@ class RunState:
         return True
 
     def attach_input(self, iterator) -> None:
-        """Adds the iterator over the input to the state; a distributed one cannot be saved.
+        """Adds the iterator over the input to the state.
 
-        A new checkpoint has it: the one before would restore the position once more.
+        A new tf.train.Checkpoint holds it: the old object would restore the position a second time.
         """
-        if isinstance(iterator, tf.data.Iterator):
-            self._checkpoint = _checkpoint_of({**self.parts, "iterator": iterator})
+        self._checkpoint = _checkpoint_of({**self.parts, "iterator": iterator})
 
     def copy(self) -> dict[str, tf.Tensor]:
         """The tensors that `save` would write now, by key, in host memory; training changes none.

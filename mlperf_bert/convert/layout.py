@@ -46,7 +46,7 @@ def bert_config(values: dict, path: str) -> BertConfig:
     for name, expected in _REQUIRED.items():
         if (value := values.get(name, expected)) != expected:
             raise ValueError(
-                f"{path}: {name} is {value!r:.80}, and the model here has {expected!r}; "
+                f"{path}: {name} is {value!r:.80}, but the model here has {expected!r}; "
                 "give a BERT with that"
             )
     known = [field.name for field in dataclasses.fields(BertConfig)]

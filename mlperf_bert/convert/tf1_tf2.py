@@ -84,7 +84,7 @@ def add_accumulators(old: str, new: str) -> int:
     stored = StoredCheckpoint(old)
     if stored.is_object_based:
         raise ValueError(
-            f"{old} is a TF2 checkpoint, and accumulators are for TF1 ones; give a TF1 checkpoint"
+            f"{old} is a TF2 checkpoint, but accumulators are for TF1 ones; give a TF1 checkpoint"
         )
     if present := [name for name in sorted(stored.shapes) if name.endswith(f"/{ACCUMULATOR}")]:
         raise ValueError(f"{old} already has accumulators, such as {present[0]}; use it as it is")

@@ -56,8 +56,8 @@ class DirectoryLock:
         except OSError as error:
             if error.errno not in _NO_LOCKS_HERE:
                 raise
-            print(f"warning: {self._directory}: cannot be locked ({error}); see to it that one "
-                  "process at a time writes there", file=sys.stderr)  # fmt: skip
+            print(f"warning: {self._directory}: cannot be locked ({error}); make sure that "
+                  "only one process at a time writes there", file=sys.stderr)  # fmt: skip
         self._made = made
         return True
 
@@ -169,7 +169,7 @@ class BucketLock:
         if not generation:
             return 0
         print(
-            f"{self._path}: {content} has the lock; looking for {GONE_AFTER_SECONDS:.0f} s at most "
+            f"{self._path}: {content} has the lock; watching for up to {GONE_AFTER_SECONDS:.0f} s "
             "whether it still runs",
             file=sys.stderr,
             flush=True,

@@ -170,7 +170,7 @@ def require_regular_file(path: str | os.PathLike) -> Status:
     status = look_up(path)
     if not status.is_file:
         raise ValueError(
-            f"{path}: is not a regular file; give one (write what it would deliver into one)"
+            f"{path}: is not a regular file; give one (write what a pipe delivers into one)"
         )
     return status
 

@@ -23,8 +23,8 @@ from mlperf_bert.mlperf.ledger import Ledger
 # TensorFlow's reader crashes on a length that exceeds memory and has the right checksum, which no
 # accident makes. Lengths are checked beforehand where that takes less than a second.
 _MAX_BYTES_CHECKED_FIRST = 256 * 2**20
-# TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
 _MOST_WITHOUT_WEIGHT = 1000
+# TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 
 

@@ -41,8 +41,8 @@ _MAX_ROW_COUNTS = 8
 # Rows are never quite full: a plan without gaps would often need one more row.
 _AIMED_SHARE_OF_REAL_TOKENS = 0.985
 _UNPACKABLE = (
-    "packing needs real tokens first, and predictions of them alone, also first; leave out "
-    f"--pack_sequences, or {MAKE_AGAIN}"
+    "packing needs the padding of tokens and of predictions at the end, and no prediction of a "
+    f"padding token; leave out --pack_sequences, or {MAKE_AGAIN}"
 )
 
 

@@ -113,7 +113,7 @@ def meter(
     """
     if power_watts is not None:
         watts = float(power_watts)
-        about = f"of the system; at the given {watts:g} W"
+        about = f"of the whole system, computed from the given {watts:g} W"
         return Meter(about, {"the given power": lambda: watts * clock()})
     try:
         if not num_gpus:

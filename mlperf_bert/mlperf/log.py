@@ -176,7 +176,7 @@ class TimedRun:
         expected = self._num_eval_samples
         if None not in (num_eval_samples, expected) and num_eval_samples != expected:
             raise ValueError(
-                f"the evaluation after {samples} samples covered {num_eval_samples} examples, and "
+                f"the evaluation after {samples} samples covered {num_eval_samples} examples, but "
                 f"the log says {expected} for all: the files of --eval_input_file have changed; "
                 "start a new run with files that stay as they are"
             )

@@ -133,7 +133,7 @@ def _require_exportable(setup: Setup) -> None:
     config = setup.config
     if (replicas := setup.devices.num_replicas) > 1:
         raise ValueError(
-            f"a program is the step of one device, and this run has {replicas}; give "
+            f"a program is the step of one device, but this run has {replicas}; give "
             f"--num_gpus=0 --train_batch_size={config.train_batch_size // replicas}"
         )
     if config.time_budget is not None or config.emulate_step_seconds is not None:

@@ -24,7 +24,7 @@ def read(file: Path) -> bytes | None:
         _say(f"{file}: cannot be read ({error.strerror}); it is compiled again")
         return None
     if _digest(content) != digest:
-        _say(f"{file}: is damaged, its digest is another; it is compiled again")
+        _say(f"{file}: is damaged (its digest differs); it is compiled again")
         return None
     return content
 

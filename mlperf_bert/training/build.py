@@ -208,8 +208,8 @@ def evaluation_batches(setup: Setup) -> tf.data.Dataset:
 def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
     """The batches of the training, from the step reached on, and those of an evaluation, if any.
 
-    Checkpoints hold the position in the training input. It is restored on one CPU if the files have
-    the same names. Otherwise the input is read again up to it.
+    Checkpoints hold the position in the training input. A run of one process restores it if the
+    files have the same names. Otherwise the input is read again up to it.
     """
     setup, team = run.setup, run.team
     config = setup.config

@@ -122,11 +122,11 @@ def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
     own_sizes = (bert_config.num_attention_heads, bert_config.head_size)
     obstacle = ""
     if config.precision != "bfloat16":
-        obstacle = f"--precision={config.precision}, and the kernels compute in bfloat16"
+        obstacle = f"--precision={config.precision}, but the kernels compute in bfloat16"
     elif length % kernels.BLOCK:
         obstacle = f"--max_seq_length={length} is not a multiple of {kernels.BLOCK}"
     elif own_sizes != sizes:
-        obstacle = "{} heads of {}, and the kernels are for {} of {}".format(*own_sizes, *sizes)
+        obstacle = "{} heads of {}, but the kernels are for {} of {}".format(*own_sizes, *sizes)
     if obstacle:
         raise ValueError(f"--kernels=triton: {obstacle}; change that, or give --kernels=xla")
 

@@ -441,7 +441,7 @@ class RunConfig:
         """
         if self.runtime == "jax":
             on_gpus = self.device.kind == "GPU"
-            reason = "jax runs nothing else"
+            reason = "jax always compiles it"
             return Compilation(reason=reason, passes=True, exported=True, barriers=on_gpus)
         if self.jit_compile == "false":
             # Levels of 0 and below turn it off; the last of several counts.

@@ -52,7 +52,7 @@ def with_runtime(config: RunConfig) -> RunConfig:
     kernels = "xla" if config.kernels == "auto" else config.kernels
     if kernels == "triton" and not (runtime == "jax" and config.device.kind == "GPU"):
         raise ValueError(
-            f"--kernels=triton needs GPUs and jax, and this run computes by {runtime} on a "
+            f"--kernels=triton needs GPUs and jax, but this run computes by {runtime} on a "
             f"{config.device.kind}; give --num_gpus and --runtime=jax, or --kernels=xla"
         )
     return dataclasses.replace(
@@ -72,7 +72,7 @@ def runtime_of(asked: str, device: DeviceConfig, *, in_cluster: bool = False) ->
     needs_jax = next(filter(None, wants), None)
     if asked == "tensorflow" and needs_jax:
         raise ValueError(
-            f"--runtime=tensorflow computes on the CPU of one process, and {needs_jax} needs jax; "
+            f"--runtime=tensorflow computes on the CPU of one process, but {needs_jax} needs jax; "
             "leave --runtime out"
         )
     return asked if asked != "auto" else "jax" if needs_jax else "tensorflow"

@@ -98,13 +98,13 @@ class Outcome:
     samples: int
 
     def in_words(self, target: float) -> str:
-        """A sentence: the run went to its end, and what the status in the RESULT line means."""
+        """A sentence: how the run ended, and what the status in the RESULT line means."""
         if self.status == "success":
             return f"the run reached its target, masked-LM accuracy {target}"
-        accuracy = "not evaluated" if self.accuracy is None else f"{self.accuracy:.4f} at its end"
+        accuracy = "not evaluated" if self.accuracy is None else f"last: {self.accuracy:.4f}"
         return (
-            f"the run went to its end without its target, masked-LM accuracy {target} "
-            f"({accuracy}); MLPerf calls that aborted"
+            f"the run ended without reaching its target, masked-LM accuracy {target} "
+            f"({accuracy}); MLPerf calls this aborted"
         )
 
     def line(self, *, seed: int, start_time: float, seconds: float) -> str:

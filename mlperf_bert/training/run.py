@@ -149,7 +149,7 @@ def _compile(run: Run) -> None:
     sleep_seconds = config.emulate_step_seconds
     steps_are = f"computing in {config.precision}; {config.compilation}"
     if sleep_seconds is not None:
-        steps_are = f"no result: each step is a sleep of {sleep_seconds} s"
+        steps_are = f"not a result: each step sleeps for {sleep_seconds} s"
     run.team.say(steps_are)
     # Compiled before the weights are there: its steps then change random ones, and no copy of
     # weights has to be kept meanwhile.

@@ -173,7 +173,7 @@ def test_weights_of_another_type_are_refused(generated, tmp_path, kind):
 def test_what_is_no_checkpoint_but_holds_one(generated, tmp_path):
     (tmp_path / "bert.h5").write_bytes(b"\x89HDF")
     line = refusal(str(tmp_path / "bert.h5"), generated.config)
-    assert "bert.h5 is one file, and a checkpoint of TensorFlow is PREFIX.index and" in line
+    assert "bert.h5 is one file, but a checkpoint of TensorFlow is PREFIX.index and" in line
     (tmp_path / "hub" / "variables").mkdir(parents=True)
     (tmp_path / "hub" / "variables" / "variables.index").touch()
     line = refusal(str(tmp_path / "hub"), generated.config)

@@ -93,8 +93,6 @@ def test_the_input_goes_on_where_it_was_unless_its_files_were_moved(tmp_path, va
     assert state.restore_input(given) and next(given) == b"a"  # there is nothing to restore
     state.attach_input(given)
     path = state.save(1)
-    state.attach_input(object())  # a distributed one
-    state.save(2)
     state, given = state_in(directory, value), lines_of(file)
     state.restore(path)
     assert state.restore_input(given) and next(given) == b"b"

@@ -314,9 +314,9 @@ def test_other_tokenizers_than_berts_are_refused(model, tmp_path):
     [
         ({"model_type": "roberta"}, "model_type is 'roberta', expected 'bert'; give a BERT"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
-        ({"is_decoder": True}, "is_decoder is True, and the model here has False; give a BERT"),
+        ({"is_decoder": True}, "is_decoder is True, but the model here has False; give a BERT"),
         ({"add_cross_attention": True}, "add_cross_attention is True"),
-        ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05, and the model here has 1e-12"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05, but the model here has 1e-12"),
         ({"hidden_act": "silu"}, "hidden_act is 'silu', which this project does not compute"),
         ({"type_vocab_size": ...}, "config.json: missing keys ['type_vocab_size']; add them"),
         ({"vocab_size": 39}, "vocab.txt has 40 words, but config.json says vocab_size=39"),

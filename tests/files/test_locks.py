@@ -99,8 +99,8 @@ def test_a_file_system_without_locks_is_warned_of_and_one_that_refuses_is_an_err
     refuse(errno.ENOLCK)
     assert lock.acquire() and not lock.is_held_elsewhere()
     assert capsys.readouterr().err == (
-        f"warning: {tmp_path}: cannot be locked ([Errno {errno.ENOLCK}] refused); see to it that "
-        "one process at a time writes there\n"
+        f"warning: {tmp_path}: cannot be locked ([Errno {errno.ENOLCK}] refused); make sure that "
+        "only one process at a time writes there\n"
     )
     refuse(errno.EACCES)
     with pytest.raises(PermissionError):

@@ -32,7 +32,7 @@ def main() -> None:
         for line in records.compare(Path(folder), names):
             print(line, flush=True)
             num_found += 1
-    print(f"{len(names)} runs: {num_found or 'no'} differences")
+    print(f"runs: {len(names)}, differences: {num_found}")
     sys.exit(num_found > 0)
 
 

@@ -49,7 +49,10 @@ def test_a_given_power_is_watts_times_seconds():
     clock.pass_by(32)
     assert meter.read().joules == pytest.approx(320 * 32)
     clock.pass_by(5.5)
-    assert str(meter.read()) == "12,000.0 J = 0.003333 kWh of the system; at the given 320 W"
+    assert (
+        str(meter.read())
+        == "12,000.0 J = 0.003333 kWh of the whole system, computed from the given 320 W"
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,9 @@ def test_what_is_not_there_is_said_and_what_would_help():
     assert plan(num_gpus=1, nvml=Nvml(1, fails="Not Supported")) == before_volta
     there = plan(num_gpus=2, nvml=Nvml(1, 2), num_hosts=2)
     assert there == "of the GPUs; of the chief's host alone, out of 2"
-    assert plan(power_watts=1.5, num_hosts=4) == "of the system; at the given 1.5 W"
+    assert (
+        plan(power_watts=1.5, num_hosts=4) == "of the whole system, computed from the given 1.5 W"
+    )
 
 
 def test_what_is_no_event_of_energy_is_none():
@@ -143,5 +148,5 @@ def test_a_log_says_once_what_was_taken_from_run_start_to_run_stop(tmp_path):
         clock.pass_by(7)
     [found] = [record for record in read_records(path) if record.key == "energy"]
     assert found.value == {"joules": 1500} and found.metadata["of"] == "run"
-    taken = Energy(joules=1500, about="of the system; at the given 100 W")
+    taken = Energy(joules=1500, about="of the whole system, computed from the given 100 W")
     assert read_run(path).energy == taken

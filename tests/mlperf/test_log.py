@@ -159,7 +159,7 @@ def test_every_evaluation_covers_the_number_of_samples_that_is_logged(log):
         run.eval_samples(50)
         run.eval_accuracy(0.1, 448, step=1, num_eval_samples=50)
         for number in (49, 51):
-            message = f"after 896 samples covered {number} examples, and the log says 50 for all"
+            message = f"after 896 samples covered {number} examples, but the log says 50 for all"
             with pytest.raises(ValueError, match=message):
                 run.eval_accuracy(0.9, 896, step=2, num_eval_samples=number)
 

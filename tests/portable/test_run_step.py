@@ -332,7 +332,7 @@ def test_a_damaged_signature_ends_in_one_line(folder, run):
     ("signature", "words", "said"),
     [
         (SIGNATURE, "--kind=evaluation", "it has no evaluation step: export it with --evaluation"),
-        (SIGNATURE | {"format": 1}, "", "its format is 1, and this file reads 2: export the step"),
+        (SIGNATURE | {"format": 1}, "", "its format is 1, but this file reads 2: export the step"),
     ],
 )
 def test_what_a_folder_does_not_hold_is_told(folder, run, signature, words, said):

@@ -709,7 +709,9 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     assert any(line.startswith("error: ") and "eval" in line for line in lines)  # it is no TFRecord
     assert any(line.startswith("note: energy: ") for line in lines)
     found = close_look(config, power_watts=300.0)
-    assert "energy: of the system; at the given 300 W" in [finding.text for finding in found]
+    assert "energy: of the whole system, computed from the given 300 W" in [
+        finding.text for finding in found
+    ]
     (tmp_path / "eval").write_bytes(b"")
     assert any("is empty" in text for text in checks.inspect(config).findings.errors)
 

@@ -125,10 +125,10 @@ def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(tmp_path, targe
 def test_a_signal_after_the_last_step_does_not_stop_its_end(tmp_path):
     """It would leave a checkpoint of the last step, and nothing to train."""
     stand = Stand(num_train_steps=7)
-    stand.signal_name = "SIGTERM"
+    stand.signal_at = 7
     assert stand.run(tmp_path / "bert.log").samples == 8 * 7
     stand = Stand(num_train_steps=8)
-    stand.signal_name = "SIGTERM"
+    stand.signal_at = 7
     with pytest.raises(Interrupted, match="SIGTERM after step 7"):
         stand.run(tmp_path / "other.log")
 

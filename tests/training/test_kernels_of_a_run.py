@@ -102,11 +102,11 @@ def test_kernels_without_jax_on_gpus_are_told(flags, by):
 @pytest.mark.parametrize(
     "flags, config, message",
     [
-        ({"precision": "float32"}, {}, "--precision=float32, and the kernels compute in bfloat16"),
-        ({"precision": "tf32"}, {}, "--precision=tf32, and"),
+        ({"precision": "float32"}, {}, "--precision=float32, but the kernels compute in bfloat16"),
+        ({"precision": "tf32"}, {}, "--precision=tf32, but"),
         ({"max_seq_length": 500}, {}, "--max_seq_length=500 is not a multiple of 64"),
-        ({}, {"num_attention_heads": 8}, "8 heads of 128, and the kernels are for 16 of 64"),
-        ({}, {"hidden_size": 512}, "16 heads of 32, and the kernels are for 16 of 64"),
+        ({}, {"num_attention_heads": 8}, "8 heads of 128, but the kernels are for 16 of 64"),
+        ({}, {"hidden_size": 512}, "16 heads of 32, but the kernels are for 16 of 64"),
     ],
 )
 def test_what_the_kernels_are_not_made_for_is_told(flags, config, message):
@@ -125,9 +125,9 @@ def device(platform: str, kind: str, capability: str | None = None, version: str
 @pytest.mark.parametrize(
     "given, obstacle",
     [
-        (device("cpu", "cpu"), "a cpu is no GPU of NVIDIA"),
-        (device("tpu", "TPU v3"), "a tpu is no GPU of NVIDIA"),
-        (device("gpu", "AMD MI300", version="rocm 7"), "a gpu is no GPU of NVIDIA"),
+        (device("cpu", "cpu"), "a cpu is not an NVIDIA GPU"),
+        (device("tpu", "TPU v3"), "a tpu is not an NVIDIA GPU"),
+        (device("gpu", "AMD MI300", version="rocm 7"), "a gpu is not an NVIDIA GPU"),
         (device("gpu", "Tesla V100", "7.0"), "Tesla V100 has compute capability 7.0, below 8.0"),
         (device("gpu", "NVIDIA A100", "8.0"), None),
         (device("gpu", "NVIDIA B200", "10.0"), None),
@@ -168,5 +168,5 @@ def test_an_exported_step_names_its_kernels_and_runs_on_no_cpu(tmp_path):
     done = programs.run(sys.executable, folder / "run_step.py", folder)
     *_, line = done.stderr.splitlines()
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    wanted = r"run_step.py: \S+: it calls kernels, and a cpu is no GPU of NVIDIA; export it with "
+    wanted = r"run_step.py: \S+: it calls kernels, and a cpu is not an NVIDIA GPU; export it with "
     assert re.fullmatch(wanted + "--kernels=xla", line)

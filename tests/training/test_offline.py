@@ -376,17 +376,21 @@ def test_two_evaluations_into_one_directory(task, tmp_path):
 def test_a_target_that_was_reached_needs_no_end_of_the_training(tmp_path, monkeypatch):
     joined = []
     monkeypatch.setattr(
-        offline.joining, "join", lambda *_, **given: joined.append(given) or ("success", 160)
+        offline.joining,
+        "join",
+        lambda logs, _, **given: joined.append(given | {"logs": logs}) or ("success", 160),
     )
     OutputDirectory(str(tmp_path), {}).record(status="running", seed=1)
-    (tmp_path / "bert.log").touch()
+    logs = [tmp_path / "bert.log", tmp_path / "bert.resumed-1.log"]
+    for each in logs:
+        each.touch()
     record_evaluation(tmp_path, 20, ALIKE)
     line = offline.write_result(str(tmp_path), target_accuracy=0.51)
     assert line == "no result log yet: the training is still running" and not joined
     line = offline.write_result(str(tmp_path), target_accuracy=0.5)
     assert line.startswith(f"{tmp_path}/bert.offline.log: success after 160 samples; division open")
-    told = [(each["target_accuracy"], each["num_eval_samples"]) for each in joined]
-    assert told == [(0.5, ALIKE.num_examples)] and ALIKE.num_examples == 0.5
+    told = [(each["logs"], each["target_accuracy"], each["num_eval_samples"]) for each in joined]
+    assert told == [(logs, 0.5, ALIKE.num_examples)] and ALIKE.num_examples == 0.5
 
 
 def test_evaluations_of_different_sizes_are_no_result(tmp_path):

@@ -63,6 +63,15 @@ def test_records_vocabularies_and_runs_are_known(tmp_path):
     )
 
 
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("stated", [None, False, True])
+def test_the_casing_that_a_command_is_given_counts_before_the_files(tmp_path, stated, lower):
+    """So fine-tuning with --nodo_lower_case of a lower-cased run is refused."""
+    write_vocabulary(tmp_path, WORDS, lower=stated)
+    _, said = one_vocabulary.in_file(str(tmp_path / "vocab.txt"), do_lower_case=lower)
+    assert said["do_lower_case"] == str(lower)
+
+
 @pytest.mark.parametrize("damaged", ["", [], {"vocab_md5": None}, {"vocab_md5": ["x"]}])
 def test_what_is_not_known_contradicts_nothing(tmp_path, damaged):
     (tmp_path / "run.json").write_text(json.dumps({"vocabulary": damaged}))

@@ -92,9 +92,9 @@ def test_a_full_disk_names_the_file_of_the_metrics_and_that_of_the_log(tmp_path)
         (
             "aborted",
             0.11,
-            "without its target, masked-LM accuracy 0.72 (0.1100 at its end); MLPerf",
+            "without reaching its target, masked-LM accuracy 0.72 (last: 0.1100); MLPerf",
         ),
-        ("aborted", None, "masked-LM accuracy 0.72 (not evaluated); MLPerf calls that aborted"),
+        ("aborted", None, "masked-LM accuracy 0.72 (not evaluated); MLPerf calls this aborted"),
     ],
 )
 def test_the_end_of_a_run_is_told_in_words_beside_the_result_line(status, accuracy, words):

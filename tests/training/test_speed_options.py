@@ -170,7 +170,7 @@ PASSES_ALONE = "passes between the matrix products: matrix products on a CPU are
     [
         ({"jit_compile": "auto"}, "", f"the {PASSES_ALONE}"),
         ({"jit_compile": "true"}, "", "the whole step: --jit_compile=true"),
-        ({"runtime": "jax"}, "", "the whole step: jax runs nothing else"),
+        ({"runtime": "jax"}, "", "the whole step: jax always compiles it"),
         *(
             ({"jit_compile": "false"}, variable, "nothing: --jit_compile=false")
             for variable in (

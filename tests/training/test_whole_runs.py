@@ -70,7 +70,7 @@ def test_steps_that_are_sleeps_read_and_save_and_are_no_result(given, tmp_path, 
     told = capsys.readouterr().out
     for line in (
         "  - emulate_step_seconds: the rules require computed steps, this run has sleeps of 0.01 s",
-        "no result: each step is a sleep of 0.01 s",
+        "not a result: each step sleeps for 0.01 s",
         "started in .* s: imports .*, checks .*, model .*, compilation .*, weights .*, data .*",
         r"where the time went: .*saving .*s \(.*%\).*",
     ):
@@ -279,5 +279,5 @@ def test_a_run_that_is_refused_leaves_nothing(given, tmp_path, stands_in):
 
 def test_an_example_that_cannot_be_packed_is_named(given, stands_in):
     stands_in()
-    with pytest.raises(ValueError, match=r"part-0: record 0 at byte 0 .*packing needs real tokens"):
+    with pytest.raises(ValueError, match=r"part-0: record 0 at byte 0 .*packing needs the padding"):
         trained(dataclasses.replace(given, pack_sequences=True))
