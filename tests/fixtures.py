@@ -4,6 +4,7 @@ import collections
 import functools
 import gc
 import os
+import signal
 import stat
 import subprocess
 import tempfile
@@ -27,6 +28,12 @@ gc.disable()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Also as there: TensorFlow would import keras 3 beside tf_keras, once in each process.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+
+# `nohup make test &` makes every process ignore these signals. Pytest still ignores them, but by
+# handlers, which the programs that a test starts do not inherit.
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
