@@ -38,8 +38,8 @@ def parsed(parser: argparse.ArgumentParser, **flags: tuple[object, str]) -> argp
         if kind is bool:
             parser.add_argument(f"--{name}", action="store_true", help=meaning)
             continue
-        value = {"required": True} if default is kind else {"default": default}
-        parser.add_argument(f"--{name}", type=kind, help=meaning, **value)
+        need = {"required": True} if default is kind else {"default": default}
+        parser.add_argument(f"--{name}", type=kind, help=meaning, **need)
     args = parser.parse_args(expanded_arguments(may_be_empty=MAY_BE_EMPTY))
     for name, value in vars(args).items():
         for text in value if isinstance(value, list) else [str(value)]:

@@ -155,7 +155,8 @@ class Trainer(LocalState, tf.Module):
         gradients = tape.gradient(loss, self.variables_to_train)
         # The gradient of an embedding comes as slices; norms and all-reduce take whole tensors.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        if self.normalization != "global":  # then `apply` clips, after the all-reduce
+        # In "global" mode `apply` clips, after the all-reduce.
+        if self.normalization != "global":
             gradients = self.optimizer.clip(gradients)
         return tf.stack([loss, masked_lm, next_sentence]), gradients
 
